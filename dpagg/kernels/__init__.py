@@ -1,0 +1,1 @@
+"""Functions of arrays: encoding, factors, leverages, weights. Nothing here knows Spark or a path."""
