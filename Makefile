@@ -1,0 +1,53 @@
+# `make demo` and `make test` are each enough on a machine with Python 3.11 to 3.13, make and the package
+# registries. What they fetch lands in .venv and in the user cache; later runs need no network.
+SHELL := /bin/sh
+VENV := .venv
+BIN := $(VENV)/bin
+EXTRAS ?= dev
+DEMO_OUT ?= build/demo
+PYTEST_ARGS ?=
+
+.PHONY: help install demo test test-slow lint format clean
+
+help:
+	@echo "make demo       install, then run the example from a table to a private aggregate to a model"
+	@echo "make test       install, then run the tests (without the slow ones)"
+	@echo "make test-slow  the statistical audits and the long end-to-end runs"
+	@echo "make lint       ruff and mypy"
+	@echo "make install    the virtual environment, Java and the Delta jars"
+
+install: $(VENV)/.installed
+
+# The first interpreter that runs, has the right version and can make an environment.
+$(VENV)/.installed: pyproject.toml conf/constraints.txt
+	@test -x $(BIN)/python || { \
+	  for candidate in $(PYTHON) python3 python3.13 python3.12 python3.11 python; do \
+	    if $$candidate -c 'import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null; \
+	    then echo "$$candidate -m venv $(VENV)"; exec $$candidate -m venv $(VENV); fi; \
+	  done; \
+	  echo "No Python 3.11, 3.12 or 3.13 with the venv module on PATH. Install one, or: make PYTHON=/path/to/python" >&2; \
+	  exit 1; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c conf/constraints.txt -e '.[$(EXTRAS)]'
+	$(BIN)/python -m dpagg.spark.java --prepare
+	@touch $@
+
+demo: install
+	$(BIN)/dpagg demo --out $(DEMO_OUT)
+
+test: install
+	$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
+
+test-slow: install
+	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: install
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
