@@ -1,0 +1,1 @@
+"""Everything that touches Spark and Delta: session, reading, engines, output."""
