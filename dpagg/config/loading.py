@@ -66,7 +66,12 @@ def load_config(
     try:
         content = yaml.load(text, _Loader)
     except yaml.YAMLError as error:
-        raise ConfigError(f"the configuration file {str(path)!r} is not valid YAML{_place(error)}") from None
+        raise ConfigError(
+            f"the configuration file {str(path)!r} is not valid YAML{_place(error)}",
+            remedy="Inside braces or brackets a value with ${NAME} has to be in quotes."
+            if "${" in text
+            else None,
+        ) from None
     given = dict(settings or {})
     used: set[str] = set()
     content = _substituted(content, given, used, ())
