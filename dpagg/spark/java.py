@@ -15,7 +15,9 @@ import ssl
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -239,10 +241,9 @@ def _certificates(bundle: bytes) -> Iterator[Certificate]:
     from cryptography import x509
 
     for block in re.findall(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", bundle, re.DOTALL):
-        try:
+        # Old authorities have malformed certificates: Python trusts them, and without one the others count.
+        with warnings.catch_warnings(action="ignore"), suppress(ValueError):
             yield x509.load_pem_x509_certificate(block)
-        except ValueError:  # an old authority with a malformed certificate: the others still count
-            continue
 
 
 def _spark_home() -> Path:
