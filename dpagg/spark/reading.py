@@ -1,0 +1,349 @@
+"""A table as it was at one moment, its columns typed so that no cell can raise an error.
+
+Spark puts the cell into the exception of a failed cast, and exceptions into its event log, so every
+cast here is a ``try_cast`` to null, and no text of a Spark exception reaches a message.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any, Protocol
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from dpagg.errors import DataError, DpaggError, EnvironmentFault
+from dpagg.kernels.encoding import Numeric, Schema
+
+# Conditions by which Spark says that stored data, not the cluster, is at fault.
+_BAD_FILE = ("FAILED_READ_FILE", "CANNOT_READ_FILE_FOOTER", "MALFORMED_", "UNABLE_TO_INFER_SCHEMA", "DELTA_")
+_NUMBERS = (T.NumericType, T.StringType, T.BooleanType, T.NullType)
+_CATEGORIES = (T.IntegralType, T.StringType, T.BooleanType, T.DateType, T.DecimalType, T.NullType)
+_KEYS = (T.IntegralType, T.StringType, T.DateType, T.TimestampType, T.DecimalType, T.BinaryType)
+
+
+class TableSource(Protocol):
+    """Which table to read: the ``input`` section of a configuration."""
+
+    @property
+    def path(self) -> str:
+        """Path or URI, as Spark takes it."""
+
+    @property
+    def format(self) -> str:
+        """One of ``parquet``, ``delta``, ``csv``."""
+
+    @property
+    def version(self) -> int | None:
+        """Version of a Delta table; None is the latest."""
+
+    @property
+    def header(self) -> bool:
+        """Whether each CSV file begins with the names of its columns."""
+
+    @property
+    def delimiter(self) -> str:
+        """Delimiter of a CSV file."""
+
+    @property
+    def column_names(self) -> Sequence[str] | None:
+        """Names for a CSV without a header; None names them c0, c1, ..."""
+
+
+@dataclass(frozen=True)
+class InputTable:
+    """A table pinned to one version.
+
+    Attributes
+    ----------
+    df : DataFrame
+        Its rows, as stored; a CSV's cells are all text.
+    version : dict
+        JSON values that identify what was read: of Delta the table's id and version, of files the
+        digest of the sorted listing (path, size, time of modification).
+    """
+
+    df: DataFrame
+    version: dict[str, Any]
+    _now: Callable[[], dict[str, Any]] = field(repr=False)
+
+    def recheck(self) -> None:
+        """Compare what is stored now with what was pinned.
+
+        Raises
+        ------
+        DataError
+            If a file was added, removed or replaced, or the Delta table is another one.
+        """
+        if self._now() != self.version:
+            raise DataError(
+                "the input changed while it was read, so nothing is released",
+                path="input.path",
+                remedy="Run again when nothing writes to it.",
+            )
+
+
+def read_table(spark: SparkSession, source: TableSource) -> InputTable:
+    """Open a table and pin its version.
+
+    Parameters
+    ----------
+    spark : SparkSession
+        With Delta if the format is ``delta``.
+    source : TableSource
+        Which table.
+
+    Returns
+    -------
+    InputTable
+
+    Raises
+    ------
+    DataError
+        If the path doesn't exist, can't be read in this format or holds no row; never for the value
+        of a cell.
+    EnvironmentFault
+        If Spark itself failed.
+    """
+    with _reading(source):
+        if source.format == "delta":
+            version = _delta_version(spark, source, source.version)
+            pinned = int(version["version"])
+            df = spark.read.format("delta").option("versionAsOf", pinned).load(source.path)
+            now = _Later(spark, source, pinned)
+        else:
+            # The listing comes first: whatever changes after it shows in a recheck.
+            version = _listing_version(spark, source)
+            df = _csv(spark, source) if source.format == "csv" else spark.read.parquet(source.path)
+            now = _Later(spark, source, None)
+        if df.isEmpty():
+            raise DataError("the table has no rows", path="input.path")
+    return InputTable(df, version, now)
+
+
+def normalise(df: DataFrame, schema: Schema, row_id: str | None = None) -> DataFrame:
+    """Select the declared columns in the types that the encoder takes.
+
+    Numeric features and the label become doubles, the others text; a cell that can't be read as
+    such becomes null. The row key stays as it is. No cell can raise an error, with ANSI mode on or off.
+
+    Parameters
+    ----------
+    df : DataFrame
+        Has at least the declared columns.
+    schema : Schema
+        Declares features and label.
+    row_id : str, optional
+        Name of the row key.
+
+    Returns
+    -------
+    DataFrame
+        The row key if there is one, the features in order, the label, under their declared names.
+
+    Raises
+    ------
+    DataError
+        If a column is missing or ambiguous, or its declared type can't hold what it should.
+    """
+    declared = [feature.name for feature in schema.features] + [schema.label.name]
+    found = _Columns(df, [*([row_id] if row_id is not None else []), *declared])
+    selected: list[Column] = []
+    if row_id is not None:
+        key = found.column(row_id, _KEYS, "a whole number, text, a date or binary", "input.row_id")
+        selected.append(key.alias(row_id))
+    for position, feature in enumerate(schema.features):
+        path = f"schema.features[{position}]"
+        if isinstance(feature, Numeric):
+            cell = found.column(feature.name, _NUMBERS, "a number, or text that holds one", path)
+            selected.append(cell.try_cast("double").alias(feature.name))
+        else:
+            cell = found.column(feature.name, _CATEGORIES, "text, a whole number, a boolean or a date", path)
+            selected.append(cell.try_cast("string").alias(feature.name))
+    label = found.column(schema.label.name, _NUMBERS, "a number, or text that holds one", "schema.label")
+    selected.append(label.try_cast("double").alias(schema.label.name))
+    return df.select(*selected)
+
+
+def check_row_key(df: DataFrame, row_id: str) -> None:
+    """Refuse a row key that is null or comes twice.
+
+    Raises
+    ------
+    DataError
+        With counts only.
+    EnvironmentFault
+        If Spark itself failed.
+    """
+    key = F.col(_quoted(row_id))
+    with _reading(None):
+        counts = df.select(F.count(F.lit(1)), F.count(key), F.count_distinct(key)).first()
+    rows, known, distinct = (0, 0, 0) if counts is None else (int(count) for count in counts)
+    faults = []
+    if known < rows:
+        faults.append(f"is null in {rows - known:,}")
+    if distinct < known:
+        faults.append(f"repeats an earlier row's key in {known - distinct:,}")
+    if faults:
+        raise DataError(
+            f"the row key {row_id!r} {' and '.join(faults)} of {rows:,} rows",
+            path="input.row_id",
+            remedy="It has to identify each row; mend the table, or name another column.",
+        )
+
+
+@dataclass(frozen=True)
+class _Later:
+    """What the version of a source is when asked."""
+
+    spark: SparkSession
+    source: TableSource
+    pinned: int | None
+
+    def __call__(self) -> dict[str, Any]:
+        with _reading(self.source):
+            if self.pinned is None:
+                return _listing_version(self.spark, self.source)
+            return _delta_version(self.spark, self.source, self.pinned)
+
+
+def _delta_version(spark: SparkSession, source: TableSource, version: int | None) -> dict[str, Any]:
+    table = f"delta.{_quoted(source.path)}"
+    detail = spark.sql(f"DESCRIBE DETAIL {table}").select("id").first()
+    latest = spark.sql(f"DESCRIBE HISTORY {table} LIMIT 1").select("version").first()
+    if detail is None or latest is None:
+        raise DataError(f"{source.path!r} is not a Delta table", path="input.path")
+    if version is not None and version > latest["version"]:
+        raise DataError(
+            f"version {version} of {source.path!r} does not exist, the latest is {latest['version']}",
+            path="input.version",
+        )
+    pinned = int(latest["version"]) if version is None else version
+    return {"format": "delta", "table_id": str(detail["id"]), "version": pinned}
+
+
+def _listing_version(spark: SparkSession, source: TableSource) -> dict[str, Any]:
+    # This source lists just the files that the others read, on any file system; contents are not touched.
+    files = spark.read.format("binaryFile").load(source.path)
+    rows = files.select("path", "length", F.unix_micros("modificationTime").alias("modified")).collect()
+    listing = sorted([str(row["path"]), int(row["length"]), int(row["modified"])] for row in rows)
+    if not listing:
+        raise DataError(f"{source.path!r} holds no files", path="input.path")
+    digest = hashlib.sha256(json.dumps(listing, separators=(",", ":")).encode()).hexdigest()
+    return {
+        "format": source.format,
+        "num_files": len(listing),
+        "num_bytes": sum(size for _, size, _ in listing),
+        "listing_sha256": digest,
+    }
+
+
+def _csv(spark: SparkSession, source: TableSource) -> DataFrame:
+    reader = (
+        spark.read.option("header", source.header)
+        .option("sep", source.delimiter)
+        .option("inferSchema", False)
+        .option("mode", "PERMISSIVE")
+        # Otherwise a file whose columns stand in another order is read under the first one's names.
+        .option("enforceSchema", False)
+    )
+    df = reader.csv(source.path)
+    if source.header:
+        return df
+    names = source.column_names
+    if names is None:
+        return df.toDF(*[f"c{position}" for position in range(len(df.columns))])
+    if len(names) < len(df.columns):
+        raise DataError(
+            f"{len(names)} names are given for a table of {len(df.columns)} columns",
+            path="input.column_names",
+            remedy="Name every column, or leave the names out: then they are c0, c1, ...",
+        )
+    # With declared names the first row may be a short one without deciding how many columns there are.
+    cells = T.StructType([T.StructField(name, T.StringType()) for name in names])
+    return reader.schema(cells).csv(source.path)
+
+
+class _Columns:
+    """The columns of a table by declared name; like Spark, without case."""
+
+    def __init__(self, df: DataFrame, declared: Sequence[str]) -> None:
+        self._df = df
+        self._by_name: dict[str, list[T.StructField]] = {}
+        for stored in df.schema.fields:
+            self._by_name.setdefault(stored.name.lower(), []).append(stored)
+        # If none of the names fits, a CSV may have no header, and its "names" are cells: then show none.
+        self._may_show = any(name.lower() in self._by_name for name in declared)
+
+    def column(self, name: str, allowed: tuple[type[T.DataType], ...], expected: str, path: str) -> Column:
+        found = self._by_name.get(name.lower(), [])
+        if not found:
+            near = get_close_matches(name.lower(), self._by_name, n=1) if self._may_show else []
+            raise DataError(
+                f"the table has no column {name!r}",
+                path=path,
+                remedy=f"Did you mean {self._by_name[near[0]][0].name!r}?" if near else "Check the name.",
+            )
+        if len(found) > 1:
+            raise DataError(
+                f"{len(found)} columns of the table are named {name!r} (case doesn't count)",
+                path=path,
+                remedy="Rename all but one.",
+            )
+        if not isinstance(found[0].dataType, allowed):
+            raise DataError(
+                f"column {name!r} has type {found[0].dataType.typeName()}, expected {expected}",
+                path=path,
+                remedy="Convert the column first.",
+            )
+        return F.col(_quoted(found[0].name))
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
+@contextmanager
+def _reading(source: TableSource | None) -> Iterator[None]:
+    try:
+        yield
+    except DpaggError:
+        raise
+    except (PySparkException, Py4JError) as error:
+        raised = _fault(error, source)
+    else:
+        return
+    # Raised outside the handler, so that not even the context of the new error holds Spark's text.
+    raise raised
+
+
+def _fault(error: PySparkException | Py4JError, source: TableSource | None) -> DpaggError:
+    condition = (error.getCondition() or "") if isinstance(error, PySparkException) else ""
+    if isinstance(error, Py4JJavaError):
+        name = str(error.java_exception.getClass().getSimpleName())
+    else:
+        name = type(error).__name__
+    if source is None:
+        if condition.startswith(_BAD_FILE):
+            return DataError(f"stored data cannot be read ({condition})", path="input.path")
+        return EnvironmentFault(f"Spark failed while the row key was checked ({condition or name})")
+    if condition == "PATH_NOT_FOUND" or "FileNotFound" in name:
+        return DataError(f"{source.path!r} does not exist", path="input.path")
+    if isinstance(error, AnalysisException) or condition.startswith(_BAD_FILE):
+        return DataError(
+            f"{source.path!r} cannot be read as {source.format} ({condition or name})",
+            path="input.path",
+            remedy="Check input.path and input.format.",
+        )
+    return EnvironmentFault(
+        f"Spark failed while {source.path!r} was opened ({condition or name})",
+        remedy="Spark's own log says more; it may hold cells of the table.",
+    )
