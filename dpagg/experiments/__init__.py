@@ -1,0 +1,1 @@
+"""Data sets, and comparisons with what is possible without privacy."""
