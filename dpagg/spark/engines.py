@@ -1,0 +1,217 @@
+"""Passes over a Spark table: a kernel a partition, merged up a tree.
+
+Nothing here knows a formula. Each pass ships a function of Arrow batches to the data and merges what comes back.
+Factors and sums travel through Spark's (encrypted) shuffle and memory only.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol, Self, TypeVar, cast
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyspark import TaskContext
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+
+from dpagg.errors import DpaggError, EnvironmentFault
+from dpagg.kernels.factor import Factor
+from dpagg.kernels.rows import Block, RowRule, RowSummary
+from dpagg.kernels.streams import Secret
+from dpagg.kernels.weights import WeightedSums, tiles_of_rows
+
+# Above this size the sums of one task would crowd out the task itself; the factor engine has no such term.
+_LARGEST_SUMS_BYTES = 1 << 30
+
+
+class _Mergeable(Protocol):
+    def merge(self, other: Self, /) -> Self: ...
+
+
+M = TypeVar("M", bound=_Mergeable)
+
+
+@dataclass(frozen=True)
+class FactorPass:
+    """Factor and summary of the rows seen: a commutative monoid."""
+
+    factor: Factor
+    summary: RowSummary
+
+    def add(self, block: Block) -> FactorPass:
+        """Return the pass with a block added."""
+        return FactorPass(self.factor.add(block.rows), self.summary.add(block))
+
+    def merge(self, other: FactorPass) -> FactorPass:
+        """Return both passes together."""
+        return FactorPass(self.factor.merge(other.factor), self.summary.merge(other.summary))
+
+
+@dataclass(frozen=True)
+class SumsPass:
+    """Weighted (or plain) sums and summary of the rows seen: a commutative monoid."""
+
+    sums: WeightedSums
+    summary: RowSummary
+
+    def merge(self, other: SumsPass) -> SumsPass:
+        """Return both passes together."""
+        return SumsPass(self.sums.merge(other.sums), self.summary.merge(other.summary))
+
+
+def feature_pass(df: DataFrame, rule: RowRule) -> FactorPass:
+    """Return the factor of X (width r) and a summary; no label is read."""
+    return _factor_pass(df, rule.features, rule.num_coordinates)
+
+
+def summary_pass(df: DataFrame, rule: RowRule) -> RowSummary:
+    """Return counts and the largest leverage of the rows that take part; no label is read."""
+
+    def partial(batches: Iterator[pa.RecordBatch]) -> RowSummary:
+        summary = RowSummary()
+        for batch in batches:
+            summary = summary.add(rule.features(batch))
+        return summary
+
+    return _tree_merge(df, partial)
+
+
+def labelled_pass(df: DataFrame, rule: RowRule) -> FactorPass:
+    """Return the factor of [X y] (width r + 1) and a summary. The factor isn't private: keep it in memory."""
+    return _factor_pass(df, rule.labelled, rule.num_coordinates + 1)
+
+
+def _factor_pass(df: DataFrame, encode: Callable[[pa.RecordBatch], Block], width: int) -> FactorPass:
+    def partial(batches: Iterator[pa.RecordBatch]) -> FactorPass:
+        state = FactorPass(Factor.zero(width), RowSummary())
+        for batch in batches:
+            state = state.add(encode(batch))
+        return state
+
+    return _tree_merge(df, partial)
+
+
+def weighted_sums_pass(
+    df: DataFrame, rule: RowRule, *, row_id: str, num_bags: int, num_partitions: int, secret: Secret, release_id: str
+) -> SumsPass:
+    """Return num_bags weighted sums of the rows of [X y], each row with its own weights from its partition's stream.
+
+    Rows are placed by hash of their key and ordered by it, so that a retried or speculative task meets the same rows
+    in the same order and draws the same weights for them.
+
+    Raises
+    ------
+    EnvironmentFault
+        If the sums of one task would not fit in memory.
+    """
+    width = rule.num_coordinates + 1
+    if num_bags * width * 8 > _LARGEST_SUMS_BYTES:
+        raise EnvironmentFault(
+            f"{num_bags:,} bags of {width} columns take {num_bags * width * 8 / 2**30:.1f} GiB in every task of the "
+            "rows engine",
+            path="performance.engine",
+            remedy="Use engine factor (equal in distribution) or fewer bags.",
+        )
+    placed = df.repartition(num_partitions, row_id).sortWithinPartitions(row_id)
+
+    def partial(batches: Iterator[pa.RecordBatch]) -> SumsPass:
+        context = TaskContext.get()
+        if context is None:
+            raise RuntimeError("weights are drawn inside a Spark task only")
+        stream = secret.stream(release_id, "weights", context.partitionId())
+        sums, summary = WeightedSums.zero(num_bags, width), RowSummary()
+        pending: list[NDArray[np.float64]] = []
+        for batch in batches:
+            block = rule.labelled(batch)
+            summary = summary.add(block)
+            whole, pending = tiles_of_rows([*pending, block.rows])
+            if whole is not None:
+                sums = sums.add(whole, stream)
+        for rest in pending:
+            sums = sums.add(rest, stream)
+        return SumsPass(sums, summary)
+
+    return _tree_merge(placed, partial)
+
+
+def plain_sums_pass(df: DataFrame, rule: RowRule, *, bag_column: str, num_bags: int) -> SumsPass:
+    """Return num_bags plain sums of the rows of [X y]; `bag_column` holds each row's bag number. Not private."""
+    width = rule.num_coordinates + 1
+
+    def partial(batches: Iterator[pa.RecordBatch]) -> SumsPass:
+        sums, summary = WeightedSums.zero(num_bags, width), RowSummary()
+        for batch in batches:
+            block = rule.labelled(batch)
+            summary = summary.add(block)
+            bags = np.asarray(batch.column(bag_column))
+            np.add.at(sums.totals, bags[block.selected], block.rows)
+        return SumsPass(sums, summary)
+
+    return _tree_merge(df, partial)
+
+
+def table_factor(
+    df: DataFrame, array_column: str = "features", scalar_column: str = "label"
+) -> tuple[NDArray[np.float64], int]:
+    """Return the canonical factor of [array, scalar] over a table of any size, and its number of rows."""
+    selected = df.select(array_column, scalar_column)
+
+    def partial(batches: Iterator[pa.RecordBatch]) -> Factor:
+        factor: Factor | None = None
+        for batch in batches:
+            if batch.num_rows == 0:
+                continue
+            features = batch.column(0).flatten().to_numpy(zero_copy_only=False).reshape(batch.num_rows, -1)
+            rows = np.column_stack([features, batch.column(1).to_numpy(zero_copy_only=False)])
+            factor = (factor or Factor.zero(rows.shape[1])).add(rows)
+        return factor or Factor.zero(0)
+
+    factor = _tree_merge(selected, partial)
+    return factor.canonical(), factor.num_rows
+
+
+def _tree_merge(df: DataFrame, partial: Callable[[Iterator[pa.RecordBatch]], M]) -> M:
+    """Run `partial` once a partition and merge the results up a tree."""
+
+    def states(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pydict({"state": [pickle.dumps(_guarded(partial, iter(batches)))]})
+
+    def merge(left: M | None, right: M | None) -> M | None:
+        if left is None or right is None:
+            return right if left is None else left
+        return left.merge(right)
+
+    with spark_faults():
+        rdd = df.mapInArrow(cast(Any, states), "state binary").rdd
+        merged = rdd.map(lambda row: pickle.loads(row.state)).treeAggregate(None, merge, merge)
+    return merged if merged is not None else partial(iter(()))
+
+
+def _guarded(partial: Callable[[Iterator[pa.RecordBatch]], M], batches: Iterator[pa.RecordBatch]) -> M:
+    """Run a kernel so that no value it met reaches a log: Spark writes a task's exception to disk."""
+    try:
+        return partial(batches)
+    except Exception as error:  # any exception text may quote a cell
+        raise RuntimeError(f"a pass over the rows failed with {type(error).__name__}") from None
+
+
+class spark_faults:  # noqa: N801
+    """Turn what Spark raises into an `EnvironmentFault` without its text, which may quote rows."""
+
+    def __enter__(self) -> None:
+        """Do nothing."""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        """Replace an exception of Spark or of its gateway."""
+        if error is None or isinstance(error, DpaggError) or not isinstance(error, Exception):
+            return
+        if isinstance(error, PySparkException) or type(error).__module__.startswith("py4j"):
+            raise EnvironmentFault(
+                f"Spark stopped in the middle of a pass ({type(error).__name__})",
+                remedy="Its text is withheld because it may quote rows. Look for a lost executor, a full disk or too "
+                "little memory in the Spark UI, then run again: nothing was published.",
+            ) from None
