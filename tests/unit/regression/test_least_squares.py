@@ -165,9 +165,9 @@ def z_scores(bound: float | None, repetitions: int, m: int, noise: float) -> tup
         return fit_bounded_least_squares(factor, rows, bound)
 
     rng = np.random.default_rng(11)
-    x, y = skewed_table(rng, 300)
+    x, y = skewed_table(rng, 80)
     tau = noise * float(np.linalg.norm(y - x @ np.linalg.lstsq(x, y)[0]))
-    target = fitted(factor_of(x, y), 300).coefficients
+    target = fitted(factor_of(x, y), 80).coefficients
     fits = [fitted(factor_of(*release(rng, x, y, m, tau)), m) for _ in range(repetitions)]
     return np.array([(fit.coefficients - target) / fit.standard_errors for fit in fits]), fits
 
