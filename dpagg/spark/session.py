@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from pyspark import SparkConf, SparkContext
-from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 from pyspark.sql.utils import is_remote
@@ -39,20 +38,21 @@ _PROTECTION = {
     "spark.sql.catalog.spark_catalog": _CATALOG,
 }
 
-# They log the text of a task's exception, which may hold a cell of the data.
+# They log the text of a task's exception, which may hold a cell of the data, at levels from INFO to ERROR.
 _TALKATIVE = (
-    "org.apache.spark.scheduler.TaskSetManager",
-    "org.apache.spark.scheduler.DAGScheduler",
-    "org.apache.spark.executor.Executor",
     "org.apache.spark.api.python",
-    "org.apache.spark.util.Utils",
-    "org.apache.spark.sql.execution.datasources",
-    "org.apache.spark.sql.catalyst",
-    "org.apache.spark.sql.delta",
+    "org.apache.spark.executor",
+    "org.apache.spark.rdd",
+    "org.apache.spark.scheduler",
+    "org.apache.spark.sql",
+    "org.apache.spark.util",
 )
 
-# PySpark's own Python loggers of the same texts; they print to stderr whatever the logging set-up.
+# PySpark's own loggers of the same texts, which print to stderr whatever the logging set-up.
 _TALKATIVE_PYTHON = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+
+_LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
+_LOG_LEVEL_KEY = "dpagg.log.level"
 
 _BLAS_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -127,8 +127,7 @@ def spark_session(settings: SessionSettings | None = None) -> SparkSession:
             "Spark Connect has no RDDs, which private aggregates are drawn through",
             remedy="Use a classic session: unset SPARK_REMOTE, or run spark-submit.",
         )
-    for name in _TALKATIVE_PYTHON:
-        PySparkLogger.getLogger(name).disabled = True
+    _protect_python_log()
     running = SparkSession.getActiveSession()
     if running is None and SparkContext._active_spark_context is not None:
         running = SparkSession.builder.getOrCreate()
@@ -167,6 +166,7 @@ def _own(settings: SessionSettings) -> SparkSession:
 def _submitted(settings: SessionSettings) -> SparkSession:
     """Make the session of a JVM that spark-submit started; its options come before ours."""
     SparkContext._ensure_initialized()
+    _replace_default_log(settings)
     conf = SparkConf()
     if settings.master is not None:
         conf.setMaster(settings.master)
@@ -215,10 +215,9 @@ def _properties(settings: SessionSettings, master: str) -> dict[str, str]:
 
 
 def _java_options(settings: SessionSettings, scratch: Path) -> list[str]:
-    options = [f'"-Djava.io.tmpdir={scratch}"', f"-Ddpagg.log.level={settings.log_level}"]
-    configuration = Path(__file__).with_name("log4j2.properties")
-    if configuration.is_file():  # it isn't when the package is imported from a zip file
-        options.append(f"-Dlog4j2.configurationFile={configuration.as_uri()}")
+    options = [f'"-Djava.io.tmpdir={scratch}"', f"-D{_LOG_LEVEL_KEY}={settings.log_level}"]
+    if _LOG_CONFIGURATION.is_file():  # it isn't when the package is imported from a zip file
+        options.append(f"-Dlog4j2.configurationFile={_LOG_CONFIGURATION.as_uri()}")
     return options
 
 
@@ -280,16 +279,30 @@ def _protect_running(session: SparkSession) -> None:
     # The session's own view of the settings is a copy; this is what PySpark asks before each closure.
     java_context.sc().conf().set(_CLOSURE_KEY, _CLOSURE_LIMIT)
     jvm: Any = context._jvm
-    try:
-        log4j = jvm.org.apache.logging.log4j
-        for name in _TALKATIVE:
-            log4j.core.config.Configurator.setLevel(name, log4j.Level.OFF)
-    except (TypeError, PySparkException):  # another logging library behind SLF4J
-        _LOG.warning("Cannot lower the log level of Spark's task errors, which may print row values")
+    log4j = jvm.org.apache.logging.log4j
+    for name in _TALKATIVE:
+        log4j.core.config.Configurator.setLevel(name, log4j.Level.OFF)
     if context.getConf().get("spark.io.encryption.enabled", "false") != "true":
         _LOG.warning(
             "The running Spark session does not encrypt what it spills: set spark.io.encryption.enabled=true"
         )
+
+
+def _protect_python_log() -> None:
+    for name in _TALKATIVE_PYTHON:
+        PySparkLogger.getLogger(name).disabled = True
+    # At DEBUG it logs each command and answer: closures with their secret, rows, texts of exceptions.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+
+
+def _replace_default_log(settings: SessionSettings) -> None:
+    """Use our log configuration in a JVM whose owner configured none; Spark's own prints at INFO."""
+    jvm: Any = SparkContext._jvm
+    core = jvm.org.apache.logging.log4j.core
+    source = core.LoggerContext.getContext(False).getConfiguration().getConfigurationSource().getLocation()
+    if _LOG_CONFIGURATION.is_file() and "org/apache/spark/log4j2" in (source or ""):
+        jvm.java.lang.System.setProperty(_LOG_LEVEL_KEY, settings.log_level)
+        core.config.Configurator.reconfigure(jvm.java.net.URI(_LOG_CONFIGURATION.as_uri()))
 
 
 def _load_delta(conf: SparkConf) -> None:
