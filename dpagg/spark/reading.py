@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, Protocol
 
+from delta.tables import DeltaTable
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -23,8 +24,16 @@ from pyspark.sql import types as T
 from dpagg.errors import DataError, DpaggError, EnvironmentFault
 from dpagg.kernels.encoding import Numeric, Schema
 
-# Conditions by which Spark says that stored data, not the cluster, is at fault.
-_BAD_FILE = ("FAILED_READ_FILE", "CANNOT_READ_FILE_FOOTER", "MALFORMED_", "UNABLE_TO_INFER_SCHEMA", "DELTA_")
+# Conditions and classes by which Spark says that stored data, not the cluster, is at fault.
+_BAD_FILE = (
+    "FAILED_READ_FILE",
+    "CANNOT_READ_FILE_FOOTER",
+    "UNABLE_TO_INFER_SCHEMA",
+    "DELTA_",
+    "ZipException",
+    "EOFException",
+    "ParquetDecodingException",
+)
 _NUMBERS = (T.NumericType, T.StringType, T.BooleanType, T.NullType)
 _CATEGORIES = (T.IntegralType, T.StringType, T.BooleanType, T.DateType, T.DecimalType, T.NullType)
 _KEYS = (T.IntegralType, T.StringType, T.DateType, T.TimestampType, T.DecimalType, T.BinaryType)
@@ -114,6 +123,7 @@ def read_table(spark: SparkSession, source: TableSource) -> InputTable:
         If Spark itself failed.
     """
     with _reading(source):
+        _check_format(spark, source)
         if source.format == "delta":
             version = _delta_version(spark, source, source.version)
             pinned = int(version["version"])
@@ -124,6 +134,9 @@ def read_table(spark: SparkSession, source: TableSource) -> InputTable:
             version = _listing_version(spark, source)
             df = _csv(spark, source) if source.format == "csv" else spark.read.parquet(source.path)
             now = _Later(spark, source, None)
+        if source.format == "csv" and source.header and version["num_files"] > 1:
+            # Only a pass over all columns compares the header of each file.
+            df.write.format("noop").mode("overwrite").save()
         if df.isEmpty():
             raise DataError("the table has no rows", path="input.path")
     return InputTable(df, version, now)
@@ -215,6 +228,24 @@ class _Later:
             return _delta_version(self.spark, self.source, self.pinned)
 
 
+def _check_format(spark: SparkSession, source: TableSource) -> None:
+    """Refuse what Spark would read all the same: files of a Delta table hold rows that are deleted."""
+    is_delta = DeltaTable.isDeltaTable(spark, source.path)
+    if source.format == "delta" and not is_delta:
+        _files(spark, source)
+        raise DataError(
+            f"{source.path!r} is not a Delta table",
+            path="input.path",
+            remedy="Check input.path and input.format.",
+        )
+    if source.format != "delta" and is_delta:
+        raise DataError(
+            f"{source.path!r} is a Delta table, not {source.format}",
+            path="input.format",
+            remedy="Set input.format: delta.",
+        )
+
+
 def _delta_version(spark: SparkSession, source: TableSource, version: int | None) -> dict[str, Any]:
     table = f"delta.{_quoted(source.path)}"
     detail = spark.sql(f"DESCRIBE DETAIL {table}").select("id").first()
@@ -230,13 +261,22 @@ def _delta_version(spark: SparkSession, source: TableSource, version: int | None
     return {"format": "delta", "table_id": str(detail["id"]), "version": pinned}
 
 
-def _listing_version(spark: SparkSession, source: TableSource) -> dict[str, Any]:
+def _files(spark: SparkSession, source: TableSource) -> list[list[Any]]:
+    """Path, size and time of modification of each file, sorted."""
     # This source lists just the files that the others read, on any file system; contents are not touched.
     files = spark.read.format("binaryFile").load(source.path)
     rows = files.select("path", "length", F.unix_micros("modificationTime").alias("modified")).collect()
-    listing = sorted([str(row["path"]), int(row["length"]), int(row["modified"])] for row in rows)
+    return sorted([str(row["path"]), int(row["length"]), int(row["modified"])] for row in rows)
+
+
+def _listing_version(spark: SparkSession, source: TableSource) -> dict[str, Any]:
+    listing = _files(spark, source)
     if not listing:
-        raise DataError(f"{source.path!r} holds no files", path="input.path")
+        raise DataError(f"{source.path!r} holds no data", path="input.path")
+    if source.format == "csv" and any(path.endswith(".parquet") for path, _, _ in listing):
+        raise DataError(
+            f"{source.path!r} holds parquet files", path="input.format", remedy="Set input.format: parquet."
+        )
     digest = hashlib.sha256(json.dumps(listing, separators=(",", ":")).encode()).hexdigest()
     return {
         "format": source.format,
@@ -318,32 +358,44 @@ def _reading(source: TableSource | None) -> Iterator[None]:
     except DpaggError:
         raise
     except (PySparkException, Py4JError) as error:
-        raised = _fault(error, source)
-    else:
-        return
-    # Raised outside the handler, so that not even the context of the new error holds Spark's text.
-    raise raised
+        raise _fault(error, source) from None
 
 
 def _fault(error: PySparkException | Py4JError, source: TableSource | None) -> DpaggError:
-    condition = (error.getCondition() or "") if isinstance(error, PySparkException) else ""
-    if isinstance(error, Py4JJavaError):
-        name = str(error.java_exception.getClass().getSimpleName())
-    else:
-        name = type(error).__name__
+    causes = _causes(error)
+    said = next((cause for cause in causes if cause.startswith(_BAD_FILE)), causes[0])
+    is_stored = isinstance(error, AnalysisException) or said.startswith(_BAD_FILE)
     if source is None:
-        if condition.startswith(_BAD_FILE):
-            return DataError(f"stored data cannot be read ({condition})", path="input.path")
-        return EnvironmentFault(f"Spark failed while the row key was checked ({condition or name})")
-    if condition == "PATH_NOT_FOUND" or "FileNotFound" in name:
+        if is_stored:
+            return DataError(f"stored rows cannot be read ({said})", path="input.path")
+        return EnvironmentFault(f"Spark failed while the row key was checked ({said})")
+    if said == "PATH_NOT_FOUND":
         return DataError(f"{source.path!r} does not exist", path="input.path")
-    if isinstance(error, AnalysisException) or condition.startswith(_BAD_FILE):
+    if is_stored:
         return DataError(
-            f"{source.path!r} cannot be read as {source.format} ({condition or name})",
+            f"{source.path!r} cannot be read as {source.format} ({said})",
             path="input.path",
             remedy="Check input.path and input.format.",
         )
     return EnvironmentFault(
-        f"Spark failed while {source.path!r} was opened ({condition or name})",
-        remedy="Spark's own log says more; it may hold cells of the table.",
+        f"Spark failed while {source.path!r} was opened ({said})",
+        path="input.path",
+        remedy="Spark's text is withheld, because it may quote rows.",
     )
+
+
+def _causes(error: PySparkException | Py4JError) -> list[str]:
+    """Conditions or class names along the chain of causes: constants of the libraries, never their text."""
+    if not isinstance(error, Py4JJavaError):
+        condition = error.getCondition() if isinstance(error, PySparkException) else None
+        return [condition or type(error).__name__]
+    causes: list[str] = []
+    cause: Any = error.java_exception
+    while cause is not None and len(causes) < 10:
+        try:
+            condition = cause.getCondition()
+        except Py4JError:  # not one of Spark's own exceptions
+            condition = None
+        causes.append(str(condition or cause.getClass().getSimpleName()))
+        cause = cause.getCause()
+    return causes
