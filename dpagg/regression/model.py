@@ -22,7 +22,7 @@ from dpagg.kernels.schema import (
     Numeric,
     Schema,
 )
-from dpagg.regression.least_squares import LinearFit
+from dpagg.regression.least_squares import FitStatus, LinearFit
 
 __all__ = ["FORMAT", "VERSION", "LinearModel"]
 
@@ -118,7 +118,7 @@ class LinearModel:
             Further entries for `LinearModel.fit` and `LinearModel.release`.
         """
         population = np.full(fit.coefficients.shape, np.nan)
-        if fit.norm_bound is None or np.linalg.norm(fit.coefficients) < fit.norm_bound * (1 - 1e-12):
+        if fit.status is not FitStatus.BOUND_ACTIVE:
             population = np.sqrt(np.diag(fit.population_covariance(num_rows, label_noise_variance)))
         return cls(
             schema=schema,
