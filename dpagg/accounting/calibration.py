@@ -1,0 +1,227 @@
+"""Least noise, most bags, least floor: searches whose answer is certified before it is returned."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import optimize
+
+from dpagg.accounting.event import require, require_nonnegative
+from dpagg.accounting.label_change import LabelChange
+from dpagg.accounting.weighted_aggregation import WeightedAggregation, label_change
+
+_FAR = 1e300
+
+
+def calibrate_label_noise(
+    *,
+    epsilon: float,
+    delta: float,
+    num_bags: int,
+    label_range: float,
+    leverage: ArrayLike,
+    residual_bound: ArrayLike,
+    residual_floor: float = 0.0,
+    gaussian_mu: float = 0.0,
+    failure_probability: float = 0.0,
+) -> float:
+    """Return the least label-noise variance with which WTD-FLAG is (epsilon, delta)-private, rounded up.
+
+    Parameters
+    ----------
+    epsilon, delta
+        Target; ``delta`` includes ``failure_probability``.
+    num_bags, label_range, leverage, residual_bound, residual_floor, gaussian_mu, failure_probability
+        As in :class:`WeightedAggregation`.
+
+    Returns
+    -------
+    float
+        Variance of the normal to add to the label of each bag, squared units of the label; 0 if none is needed.
+        ``WeightedAggregation(..., label_noise_variance=answer).delta(epsilon) <= delta`` has been checked.
+
+    Raises
+    ------
+    ValueError
+        If the target is out of range, or no variance reaches it (the Gaussian release beside it, or the failure
+        probability, overspends alone).
+    """
+    _check_target(epsilon, delta)
+    template = WeightedAggregation(
+        num_bags=num_bags,
+        label_range=label_range,
+        leverage=np.asarray(leverage, dtype=float),
+        residual_floor=residual_floor,
+        residual_bound=np.asarray(residual_bound, dtype=float),
+        gaussian_mu=gaussian_mu,
+        failure_probability=failure_probability,
+    )
+    if template.delta(epsilon) <= delta:
+        return 0.0
+    target = math.log(delta - template._failure) if delta > template._failure else -math.inf
+    require(
+        LabelChange(rows=1, spread=0, shift=0, mu=gaussian_mu).log_delta(np.array([epsilon]))[0] < target,
+        f"no label noise reaches epsilon {epsilon}, delta {delta}: what is released beside the bags overspends alone",
+    )
+
+    def change(floor: float) -> LabelChange:
+        return label_change(
+            rows=num_bags,
+            label_range=label_range,
+            leverage=template.leverage,
+            residual_bound=template.residual_bound,
+            floor=floor,
+            mu=gaussian_mu,
+        )
+
+    at = np.array([epsilon])
+    unit = change(1.0)
+    start = max(unit.spread, unit.shift, 1e-300) * max(1.0, math.sqrt(num_bags))
+
+    def search(log_delta: Callable[[LabelChange], float]) -> float:
+        return _crossing(lambda log_floor: log_delta(change(math.exp(log_floor))) - target, math.log(start))
+
+    def excess(variance: float) -> float:
+        return template_with(variance).delta(epsilon) - delta
+
+    def template_with(variance: float) -> WeightedAggregation:
+        return WeightedAggregation(
+            num_bags=num_bags,
+            label_range=label_range,
+            leverage=template.leverage,
+            residual_floor=residual_floor,
+            residual_bound=template.residual_bound,
+            label_noise_variance=variance,
+            gaussian_mu=gaussian_mu,
+            failure_probability=failure_probability,
+        )
+
+    floor = math.exp(search(lambda c: float(c.log_delta_at_corner(at)[0])))
+    if excess(max(0.0, floor * (1 + 1e-6) - residual_floor)) > 0:
+        # The worst ratio isn't at the end of the curve: search on the certified value itself.
+        floor = math.exp(search(lambda c: float(c.log_delta(at)[0])))
+    return _raise_until(lambda grow: max(0.0, floor * (1 + grow) - residual_floor), lambda v: excess(v) <= 0)
+
+
+def calibrate_num_bags(
+    *,
+    epsilon: float,
+    delta: float,
+    label_range: float,
+    leverage: ArrayLike,
+    residual_floor: float,
+    residual_bound: ArrayLike,
+    label_noise_variance: float = 0.0,
+    gaussian_mu: float = 0.0,
+    failure_probability: float = 0.0,
+    most: int = 10**12,
+) -> int:
+    """Return the largest number of bags with which WTD-FLAG is (epsilon, delta)-private.
+
+    Parameters
+    ----------
+    epsilon, delta
+        Target; ``delta`` includes ``failure_probability``.
+    label_range, leverage, residual_floor, residual_bound, label_noise_variance, gaussian_mu, failure_probability
+        As in :class:`WeightedAggregation`.
+    most
+        Largest answer.
+
+    Returns
+    -------
+    int
+        The number of bags, at most ``most``; 0 if not even one bag is allowed.
+
+    Raises
+    ------
+    ValueError
+        If the target is out of range.
+    """
+    _check_target(epsilon, delta)
+    at = np.array([epsilon])
+
+    def event(bags: int) -> WeightedAggregation:
+        return WeightedAggregation(
+            num_bags=bags,
+            label_range=label_range,
+            leverage=np.asarray(leverage, dtype=float),
+            residual_floor=residual_floor,
+            residual_bound=np.asarray(residual_bound, dtype=float),
+            label_noise_variance=label_noise_variance,
+            gaussian_mu=gaussian_mu,
+            failure_probability=failure_probability,
+        )
+
+    one = event(1)
+    if one.delta(epsilon) > delta:
+        return 0
+    if event(most).delta(epsilon) <= delta:
+        return most
+    target = math.log(delta - one._failure)
+    bounds = one._change
+
+    def gap(log_rows: float) -> float:
+        change = LabelChange(rows=math.exp(log_rows), spread=bounds.spread, shift=bounds.shift, mu=bounds.mu)
+        return target - float(change.log_delta_at_corner(at)[0])
+
+    top = math.log(most)
+    guess = most if gap(top) >= 0 else 1 if gap(0.0) <= 0 else int(math.exp(optimize.brentq(gap, 0.0, top, xtol=1e-13)))
+    # Largest whole number that the certified delta allows: step out from the guess, then bisect.
+    allowed, refused, step = 1, most, 1
+    while True:
+        trial = min(max(guess, allowed), refused)
+        if trial in (allowed, refused):
+            break
+        if event(trial).delta(epsilon) <= delta:
+            allowed, guess = trial, trial + step
+        else:
+            refused, guess = trial, trial - step
+        if allowed > 1 and refused < most:
+            break
+        step *= 4
+    while refused - allowed > 1:
+        middle = (allowed + refused) // 2
+        if event(middle).delta(epsilon) <= delta:
+            allowed = middle
+        else:
+            refused = middle
+    return allowed
+
+
+def _check_target(epsilon: float, delta: float) -> None:
+    require_nonnegative(epsilon=epsilon)
+    require(0 < delta <= 1, f"delta must lie in (0, 1], got {delta}")
+
+
+def _crossing(gap: Callable[[float], float], start: float) -> float:
+    """Zero of a falling function, from a starting point, by doubling steps and Brent's method."""
+    low = high = start
+    step = 0.5
+    while gap(low) <= 0:
+        low, high = low - step, low
+        step *= 2
+        require(low > -1000, "no finite answer below the search range")
+    step = 0.5
+    while gap(high) > 0:
+        low, high = high, high + step
+        step *= 2
+        require(high < 700, "the target is out of reach")
+    return float(optimize.brentq(gap, low, high, xtol=1e-13, rtol=1e-14))
+
+
+def _raise_until(value: Callable[[float], float], ok: Callable[[float], bool]) -> float:
+    """First of ``value(0), value(1e-14), value(8e-14), ...`` that passes, then bisected to 1e-10 relative."""
+    refused, grow = -1.0, 0.0
+    while not ok(value(grow)):
+        refused, grow = grow, max(1e-14, 8 * grow)
+        require(grow < _FAR, "the target is out of reach")
+    while refused >= 0 and grow - refused > 1e-10:
+        middle = (grow + refused) / 2
+        if ok(value(middle)):
+            grow = middle
+        else:
+            refused = middle
+    return value(grow)
