@@ -1,3 +1,55 @@
-"""Differentially private aggregates of labelled tables, and regression on them."""
+"""Differentially private aggregates of labelled tables, and regression on them.
+
+The names below are loaded when they are first used: ``import dpagg`` itself loads neither Spark nor any
+other large library.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dpagg.config import AggregateConfig, FitConfig, load_config
+    from dpagg.regression.model import LinearModel
+    from dpagg.runs.aggregate import run_aggregate
+    from dpagg.runs.fit import run_fit
+    from dpagg.runs.plan import make_plan
+    from dpagg.spark.session import SessionSettings, spark_session
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "AggregateConfig",
+    "FitConfig",
+    "LinearModel",
+    "SessionSettings",
+    "load_config",
+    "make_plan",
+    "run_aggregate",
+    "run_fit",
+    "spark_session",
+]
+
+_HOMES = {
+    "AggregateConfig": "dpagg.config",
+    "FitConfig": "dpagg.config",
+    "LinearModel": "dpagg.regression.model",
+    "SessionSettings": "dpagg.spark.session",
+    "load_config": "dpagg.config",
+    "make_plan": "dpagg.runs.plan",
+    "run_aggregate": "dpagg.runs.aggregate",
+    "run_fit": "dpagg.runs.fit",
+    "spark_session": "dpagg.spark.session",
+}
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'dpagg' has no attribute {name!r}")
+    return getattr(import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])
