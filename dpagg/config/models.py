@@ -121,7 +121,7 @@ class InputConfig(_Model):
     def _fits_format(self) -> Self:
         if self.format != "csv":
             for key in ("header", "delimiter", "column_names"):
-                if key in self.model_fields_set:
+                if getattr(self, key) != type(self).model_fields[key].default:
                     raise _refused(f"this is for csv, but input.format is {self.format}", field=key)
         if self.format != "delta" and self.version is not None:
             raise _refused(f"only a Delta table has versions, input.format is {self.format}", field="version")
