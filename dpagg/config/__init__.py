@@ -1,24 +1,20 @@
 """The configuration of a run: YAML in, frozen validated models out, unknown keys refused."""
 
+from dpagg.config.declared import CategoricalConfig, HashedConfig, LabelConfig, NumericConfig, SchemaConfig
 from dpagg.config.loading import load_config, parse_config, parse_settings
 from dpagg.config.models import (
     AggregateConfig,
     AssumedFloorConfig,
     BoundedLeastSquaresConfig,
-    CategoricalConfig,
     FitConfig,
-    HashedConfig,
     InputConfig,
-    LabelConfig,
     LeastSquaresConfig,
     NoiseFloorConfig,
-    NumericConfig,
     OutputConfig,
     PerformanceConfig,
     PlanConfig,
     PrivacyConfig,
     ReleaseConfig,
-    SchemaConfig,
     UnweightedSumsConfig,
     WtdFlagConfig,
 )
