@@ -1,0 +1,1 @@
+"""What each mechanism costs: exact privacy curves, calibration, composition and certificates."""

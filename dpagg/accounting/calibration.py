@@ -40,14 +40,15 @@ def calibrate_label_noise(
     Returns
     -------
     float
-        Variance of the normal to add to the label of each bag, squared units of the label; 0 if none is needed.
-        ``WeightedAggregation(..., label_noise_variance=answer).delta(epsilon) <= delta`` has been checked.
+        Variance of the normal to add to the label of each bag, squared units of the label; 0 if none is
+        needed. ``WeightedAggregation(..., label_noise_variance=answer).delta(epsilon) <= delta`` has been
+        checked.
 
     Raises
     ------
     ValueError
-        If the target is out of range, or no variance reaches it (the Gaussian release beside it, or the failure
-        probability, overspends alone).
+        If the target is out of range, or no variance reaches it (the Gaussian release beside it, or the
+        failure probability, overspends alone).
     """
     _check_target(epsilon, delta)
     template = WeightedAggregation(
@@ -64,7 +65,7 @@ def calibrate_label_noise(
     target = math.log(delta - template._failure) if delta > template._failure else -math.inf
     require(
         LabelChange(rows=1, spread=0, shift=0, mu=gaussian_mu).log_delta(np.array([epsilon]))[0] < target,
-        f"no label noise reaches epsilon {epsilon}, delta {delta}: what is released beside the bags overspends alone",
+        f"no label noise reaches epsilon {epsilon}, delta {delta}: what stands beside the bags overspends",
     )
 
     def change(floor: float) -> LabelChange:
@@ -125,7 +126,8 @@ def calibrate_num_bags(
     ----------
     epsilon, delta
         Target; ``delta`` includes ``failure_probability``.
-    label_range, leverage, residual_floor, residual_bound, label_noise_variance, gaussian_mu, failure_probability
+    label_range, leverage, residual_floor, residual_bound, label_noise_variance, gaussian_mu,
+    failure_probability
         As in :class:`WeightedAggregation`.
     most
         Largest answer.
@@ -168,7 +170,13 @@ def calibrate_num_bags(
         return target - float(change.log_delta_at_corner(at)[0])
 
     top = math.log(most)
-    guess = most if gap(top) >= 0 else 1 if gap(0.0) <= 0 else int(math.exp(optimize.brentq(gap, 0.0, top, xtol=1e-13)))
+    guess = (
+        most
+        if gap(top) >= 0
+        else 1
+        if gap(0.0) <= 0
+        else int(math.exp(optimize.brentq(gap, 0.0, top, xtol=1e-13)))
+    )
     # Largest whole number that the certified delta allows: step out from the guess, then bisect.
     allowed, refused, step = 1, most, 1
     while True:

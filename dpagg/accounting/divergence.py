@@ -1,8 +1,8 @@
 """The hockey-stick divergence behind every certificate: Gaussians of unequal variance beside a shift.
 
 ``P`` and ``Q`` are products of independent parts: for each part ``i``, ``rows_i`` iid pairs of zero-mean
-normals with variance 1 under ``P`` and ``nu_i`` under ``Q``; and one unit normal whose mean differs by ``mu``.
-The privacy loss ``L = ln dP/dQ`` under ``P`` is
+normals with variance 1 under ``P`` and ``nu_i`` under ``Q``; and one unit normal whose mean differs by
+``mu``. The privacy loss ``L = ln dP/dQ`` under ``P`` is
 
     L = sum_i [rows_i ln nu_i - a_i A_i] / 2 + mu^2 / 2 + mu z,    a_i = 1 - 1/nu_i,  A_i ~ chi2(rows_i),
 
@@ -22,7 +22,6 @@ however small delta is. The README of this package has the derivation and the er
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -30,7 +29,8 @@ from numpy.typing import ArrayLike, NDArray
 FloatArray = NDArray[np.float64]
 ComplexArray = NDArray[np.complex128]
 
-# Bends of the contour (radians from the vertical) that are tried. Below pi/4 so that exp(mu^2 s^2 / 2) decays.
+# Bends of the contour (radians from the vertical) that are tried. Below pi/4 so that exp(mu^2 s^2 / 2)
+# decays.
 _BENDS = np.array([0.0, -0.3, 0.3, -0.6, 0.6])
 _PROBE = np.arange(0.0, 36.0, 0.6)  # where the decay along each candidate contour is looked at
 _CUT = 46.0  # the integrand is followed until it is exp(-46) = 1e-20 of its value at the saddle point
@@ -80,13 +80,23 @@ def log_divergence(
     eps = np.asarray(epsilon, dtype=float)
     shift = np.abs(np.asarray(mu, dtype=float))
     count, up, down = np.broadcast_arrays(
-        np.asarray(rows, dtype=float), np.asarray(excess, dtype=float), np.asarray(inverse_excess, dtype=float)
+        np.asarray(rows, dtype=float),
+        np.asarray(excess, dtype=float),
+        np.asarray(inverse_excess, dtype=float),
     )
-    for values, name in ((eps, "epsilon"), (shift, "mu"), (count, "rows"), (up, "excess"), (down, "inverse_excess")):
+    for values, name in (
+        (eps, "epsilon"),
+        (shift, "mu"),
+        (count, "rows"),
+        (up, "excess"),
+        (down, "inverse_excess"),
+    ):
         if not np.all(np.isfinite(values)):
             raise ValueError(f"{name} must be finite")
     if count.ndim == 0 or np.any(count <= 0) or np.any(up < -1) or np.any(down < -1):
-        raise ValueError("rows must be positive and variance ratios must be positive, with one axis for the parts")
+        raise ValueError(
+            "rows must be positive and variance ratios must be positive, with one axis for the parts"
+        )
     shape = np.broadcast_shapes(eps.shape, shift.shape, count.shape[:-1])
     parts = count.shape[-1]
     flat_eps = np.broadcast_to(eps, shape).ravel()
@@ -111,21 +121,9 @@ def divergence(
     return np.exp(log_divergence(epsilon, rows=rows, excess=excess, inverse_excess=inverse_excess, mu=mu))
 
 
-def log_divergence_both(
-    epsilon: ArrayLike,
-    *,
-    rows: ArrayLike,
-    excess: ArrayLike,
-    inverse_excess: ArrayLike,
-    mu: ArrayLike = 0.0,
+def _signed(
+    eps: FloatArray, mu: FloatArray, rows: FloatArray, up: FloatArray, down: FloatArray
 ) -> FloatArray:
-    """Return the larger of the two directions of :func:`log_divergence`."""
-    forward = log_divergence(epsilon, rows=rows, excess=excess, inverse_excess=inverse_excess, mu=mu)
-    backward = log_divergence(epsilon, rows=rows, excess=inverse_excess, inverse_excess=excess, mu=mu)
-    return np.maximum(forward, backward)
-
-
-def _signed(eps: FloatArray, mu: FloatArray, rows: FloatArray, up: FloatArray, down: FloatArray) -> FloatArray:
     negative = eps < 0
     if not negative.any():
         return _positive(eps, mu, rows, up, down)
@@ -135,7 +133,9 @@ def _signed(eps: FloatArray, mu: FloatArray, rows: FloatArray, up: FloatArray, d
     return np.where(negative, np.log(np.minimum(1.0, trivial + np.exp(eps + value))), value)
 
 
-def _positive(eps: FloatArray, mu: FloatArray, rows: FloatArray, up: FloatArray, down: FloatArray) -> FloatArray:
+def _positive(
+    eps: FloatArray, mu: FloatArray, rows: FloatArray, up: FloatArray, down: FloatArray
+) -> FloatArray:
     """``ln delta`` for eps >= 0."""
     a = -down  # 1 - 1/nu: the loss falls with A where a > 0 and rises where a < 0
     log_ratio = np.where(np.abs(up) < np.abs(down), np.log1p(up), -np.log1p(down))
@@ -188,7 +188,8 @@ def loss_steepness(
     a = sign[:, None] * a
     problem = _Inversion(a, half, variance, drift, drift + (half * a).sum(-1), poles=False)
     slope, error = problem.slope()
-    # A few ulp of the point's parts, times the steepness's own slope (the inverse variance of the tilted loss).
+    # A few ulp of the point's parts, times the steepness's own slope (the inverse variance of the tilted
+    # loss).
     error = error + 32 * _ULP * (np.abs(y) + variance + (half * np.abs(a)).sum(-1)) * problem.scale**2
     return (sign * slope).reshape(shape), error.reshape(shape)
 
@@ -196,11 +197,19 @@ def loss_steepness(
 class _Inversion:
     """A batch of inversion integrals, taken through saddle points on the positive half-axis.
 
-    ``poles``: the integrand has the factor ``1 / (s (s + 1))`` of the divergence; without, it is the density's.
+    ``poles``: the integrand has the factor ``1 / (s (s + 1))`` of the divergence; without, it is the
+    density's.
     """
 
     def __init__(
-        self, a: FloatArray, half: FloatArray, variance: FloatArray, drift: FloatArray, top: FloatArray, *, poles: bool
+        self,
+        a: FloatArray,
+        half: FloatArray,
+        variance: FloatArray,
+        drift: FloatArray,
+        top: FloatArray,
+        *,
+        poles: bool,
     ) -> None:
         self.a, self.half, self.variance, self.drift, self.top = a, half, variance, drift, top
         self.poles = poles
@@ -219,51 +228,62 @@ class _Inversion:
     def log_integral(self) -> FloatArray:
         """``ln`` of the divergence; discretisation, truncation and rounding errors added."""
 
-        def estimate(part: _Inversion, nodes: int) -> tuple[FloatArray, FloatArray]:
+        def estimate(part: _Inversion, nodes: int) -> tuple[FloatArray, NDArray[np.bool_]]:
             step, _, value, slack = part._terms(nodes)
             total = step * value.real.sum(-1)
             error = np.abs(total - 2 * step * value.real[:, ::2].sum(-1))
-            good = error <= _TOLERANCE * total
             front = part.peak - np.log(part.centre) - np.log1p(part.centre)
-            return front + np.log(np.maximum(total, 0.0) + error + slack), good
+            out = front + np.log(np.maximum(total, 0.0) + error + slack)
+            return out[None], np.asarray(error <= _TOLERANCE * total)
 
-        return np.minimum(self._refine(estimate), 0.0)
+        return np.asarray(np.minimum(self._refine(estimate)[0], 0.0), dtype=float)
 
     def slope(self) -> tuple[FloatArray, FloatArray]:
         """``-f'/f`` of the density and a bound on its error."""
 
-        def estimate(part: _Inversion, nodes: int) -> tuple[ComplexArray, NDArray[np.bool_]]:
+        def estimate(part: _Inversion, nodes: int) -> tuple[FloatArray, NDArray[np.bool_]]:
             step, s, value, slack = part._terms(nodes)
             rises = (value * s).real
             fine, fine_rise = step * value.real.sum(-1), step * rises.sum(-1)
             coarse, coarse_rise = 2 * step * value.real[:, ::2].sum(-1), 2 * step * rises[:, ::2].sum(-1)
             spread = np.abs(fine - coarse) + slack
             slope = fine_rise / fine
-            error = (np.abs(fine_rise - coarse_rise) + slack * np.abs(s).max(-1) + np.abs(slope) * spread) / fine
+            error = (
+                np.abs(fine_rise - coarse_rise) + slack * np.abs(s).max(-1) + np.abs(slope) * spread
+            ) / fine
             error = np.where(fine > 2 * spread, 2 * error, np.inf)
-            return slope + 1j * error, error <= 1e-9 * np.abs(slope)
+            return np.stack([slope, error]), np.asarray(error <= 1e-9 * np.abs(slope))
 
-        both = self._refine(estimate)
-        return both.real, both.imag
+        slope, error = self._refine(estimate)
+        return slope, error
 
-    def _refine(self, estimate: Callable[[_Inversion, int], tuple[Any, NDArray[np.bool_]]]) -> Any:
-        """Double the nodes of the problems whose two sums still differ."""
-        out: Any = None
-        todo, part, nodes = np.arange(self.centre.size), self, _FIRST_NODES
-        while True:
-            value, good = estimate(part, nodes)
-            out = value if out is None else out
-            out[todo] = value
-            todo = todo[~good]
-            nodes *= 2
-            if not todo.size or nodes > _MOST_NODES:
-                return out
-            part = self._subset(todo)
+    def _refine(
+        self, estimate: Callable[[_Inversion, int], tuple[FloatArray, NDArray[np.bool_]]]
+    ) -> FloatArray:
+        """Double the nodes of the problems whose two sums still differ; estimates have shape (..., batch)."""
+        out, good = estimate(self, _FIRST_NODES)
+        todo, nodes = np.flatnonzero(~good), 2 * _FIRST_NODES
+        while todo.size and nodes <= _MOST_NODES:
+            out[..., todo], good = estimate(self._subset(todo), nodes)
+            todo, nodes = todo[~good], 2 * nodes
+        return out
 
     def _subset(self, index: NDArray[np.intp]) -> _Inversion:
         part = object.__new__(_Inversion)
         part.poles = self.poles
-        for name in ("a", "half", "variance", "drift", "top", "wall", "centre", "scale", "peak", "bend", "reach"):
+        for name in (
+            "a",
+            "half",
+            "variance",
+            "drift",
+            "top",
+            "wall",
+            "centre",
+            "scale",
+            "peak",
+            "bend",
+            "reach",
+        ):
             setattr(part, name, getattr(self, name)[index])
         return part
 
@@ -276,7 +296,9 @@ class _Inversion:
         # s = 1/(wall + e^-v): v runs over the reals. With the positive and negative terms of s psi'(s) apart,
         # ln(positive) - ln(negative) is nearly linear in v, which is what makes Newton's steps safe.
         root = np.sqrt(self.drift**2 + 6 * pole * spread)
-        start = np.where(self.drift > 0, 3 / (self.drift + root), (root + loss) / np.maximum(2 * spread, 1e-300))
+        start = np.where(
+            self.drift > 0, 3 / (self.drift + root), (root + loss) / np.maximum(2 * spread, 1e-300)
+        )
         start = np.clip(start, 1e-290, 1e290)
         v = np.log(np.minimum(start, 0.5 / np.maximum(self.wall, 1e-300)))
         low, high = np.full_like(v, -690.0), np.full_like(v, 690.0)
@@ -321,20 +343,23 @@ class _Inversion:
                 level -= np.log(np.abs(s * (1 + s)) / (self.centre * (1 + self.centre))[:, None])
         shape = (self.centre.size, _BENDS.size, _PROBE.size)
         level = np.where(np.isnan(level), np.inf, level).reshape(shape)
-        # A cut is allowed from the first probe after which the contour stays below the cut up to some probe where
-        # the vertical line is below it too: Cauchy's theorem then closes the contour through negligible values.
+        # A cut is allowed from the first probe after which the contour stays below the cut up to some probe
+        # where the vertical line is below it too: Cauchy's theorem then closes the contour through negligible
+        # values.
         below = level < -_CUT
         both = below & below[:, :1]
         index = np.arange(_PROBE.size)
         last = np.where(both.any(-1), _PROBE.size - 1 - both[..., ::-1].argmax(-1), 0)
         closed = both.any(-1)
         cut = _after_last(~below & (index <= last[..., None]))
-        # A contour bent towards falling exp(s top), or any with a Gaussian part, decays all the way by itself.
+        # A contour bent towards falling exp(s top), or any with a Gaussian part, decays all the way by
+        # itself.
         own = (self.top[:, None] * np.sign(_BENDS) > 0) | (self.variance > 0)[:, None]
         own_cut = _after_last(~below)
         own &= own_cut < _PROBE.size
         cut = np.minimum(np.where(closed, cut, np.where(own, own_cut, _PROBE.size - 1)), _PROBE.size - 1)
-        # Cost: the absolute integral (cancellation) times the nodes that resolve the phase where it still matters.
+        # Cost: the absolute integral (cancellation) times the nodes that resolve the phase where it still
+        # matters.
         within = index <= cut[..., None]
         size = np.where(within, np.exp(np.minimum(level, 600.0)), 0.0).sum(-1)
         with np.errstate(invalid="ignore"):
@@ -345,21 +370,22 @@ class _Inversion:
         return _BENDS[best], _PROBE[cut[np.arange(best.size), best]]
 
     def _terms(self, nodes: int) -> tuple[FloatArray, ComplexArray, ComplexArray, FloatArray]:
-        """Step, contour points, terms of the trapezoid sum over exp(peak), and a bound on cut and rounding errors."""
+        """Step, points and terms of the trapezoid sum over exp(peak), and a bound on cut and rounding."""
         step = self.reach / nodes
         u = step[:, None] * np.arange(nodes + 1)
         sinh, cosh = np.sinh(u), np.cosh(u)
         sine, cosine = (self.scale * np.sin(self.bend))[:, None], (self.scale * np.cos(self.bend))[:, None]
-        s = self.centre[:, None] + 1j * cosine * sinh - sine * (cosh - 1)
+        s = np.asarray(self.centre[:, None] + 1j * cosine * sinh - sine * (cosh - 1), dtype=np.complex128)
         exponent = self.exponent(s) - self.peak[:, None]
-        value = np.exp(exponent) * (cosine * cosh + 1j * sine * sinh) / np.pi
+        factor = np.asarray((cosine * cosh + 1j * sine * sinh) / np.pi, dtype=np.complex128)
         if self.poles:
-            value *= (self.centre * (1 + self.centre))[:, None] / (s * (1 + s))
+            factor = factor * ((self.centre * (1 + self.centre))[:, None] / (s * (1 + s)))
+        value: ComplexArray = factor * np.exp(exponent)
         value[:, 0] /= 2
         size = np.abs(value)
         # Every term carries a few ulp of the parts of its exponent; what is cut off decays at least as e^-u.
         slack = 4 * _ULP * step * (size * (4 + np.abs(exponent) + np.abs(self.peak)[:, None])).sum(-1)
-        return step, s, value, slack + 2 * size[:, -1]
+        return step, s, value, np.asarray(slack + 2 * size[:, -1], dtype=float)
 
 
 def _after_last(mask: NDArray[np.bool_]) -> NDArray[np.intp]:
@@ -368,9 +394,9 @@ def _after_last(mask: NDArray[np.bool_]) -> NDArray[np.intp]:
     return np.where(mask.any(-1), size - mask[..., ::-1].argmax(-1), 0)
 
 
-def _log1pmx(z: NDArray[np.complexfloating] | FloatArray) -> ComplexArray:
-    """``log(1 + z) - z``, principal branch, with relative accuracy also for small ``z``."""
-    z = np.asarray(z, dtype=complex)
+def _log1pmx(values: ComplexArray | FloatArray) -> ComplexArray:
+    """``log(1 + z) - z`` of each value, principal branch, with relative accuracy also for small values."""
+    z: ComplexArray = np.asarray(values, dtype=np.complex128)
     small = np.abs(z) < 0.35
     if small.all():
         return _log1pmx_series(z)

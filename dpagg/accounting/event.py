@@ -6,28 +6,28 @@ import abc
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeAlias
 
 import numpy as np
 from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 from numpy.typing import ArrayLike, NDArray
 from scipy import optimize
 
-from dpagg.accounting.divergence import FloatArray, log_divergence_both
+from dpagg.accounting.divergence import FloatArray, log_divergence
 
-PrivacyLossDistribution = privacy_loss_distribution.PrivacyLossDistribution
+PrivacyLossDistribution: TypeAlias = privacy_loss_distribution.PrivacyLossDistribution
 
 _LARGEST_EPSILON = 1e7
 _PLD_TAIL = 1e-22  # delta beyond which a privacy-loss distribution keeps its mass at infinity
-_PLD_POINTS = 700  # support points on the positive half-axis
+_PLD_POINTS = 1200  # support points on the positive half-axis
 _PLD_LARGEST_EPSILON = 300.0  # so that exp(epsilon) stays a number
 
 
 class Event(abc.ABC):
     """One release, or several, with its exact privacy curve.
 
-    Subclasses are frozen keyword-only dataclasses and are never redefined: a changed meaning is a new class, so
-    that old certificates keep theirs. Every number is rounded towards more privacy loss and holds for both
+    Subclasses are frozen keyword-only dataclasses and are never redefined: a changed meaning is a new class,
+    so that old certificates keep theirs. Every number is rounded towards more privacy loss and holds for both
     directions of the class's adjacency.
     """
 
@@ -40,11 +40,18 @@ class Event(abc.ABC):
             Event._kinds[cls.__name__] = cls
 
     @abc.abstractmethod
+    def _log_deltas(self, epsilon: FloatArray) -> FloatArray:
+        """Certified ``ln delta`` of both directions (shape (2, k)) at epsilons >= 0, without failures.
+
+        With adjacency ``zero_out_one_row`` the first direction is from the data set that has the row.
+        """
+
     def _log_delta(self, epsilon: FloatArray) -> FloatArray:
-        """Certified ``ln delta`` (shape (k,)), without the failure probability."""
+        """Certified ``ln delta`` (shape (k,)) at epsilons >= 0, the larger of both directions."""
+        return np.asarray(self._log_deltas(epsilon).max(0), dtype=float)
 
     def _log_delta_guess(self, epsilon: FloatArray) -> FloatArray:
-        """Fast, nearly exact stand-in of ``_log_delta`` for searches (epsilon >= 0)."""
+        """Fast, nearly exact stand-in of ``_log_delta`` for searches."""
         return self._log_delta(epsilon)
 
     @property
@@ -76,21 +83,24 @@ class Event(abc.ABC):
         finite = np.isfinite(flat)
         out = np.where(flat > 0, self._failure, 1.0)
         if finite.any():
-            out[finite] = self._total(flat[finite], self._log_delta(flat[finite]))
-        return out.reshape(asked.shape)
-
-    def _total(self, epsilon: FloatArray, log_delta: FloatArray) -> FloatArray:
-        # Under the reversed pair the failure weighs exp(epsilon) below zero (README, "Failure probabilities").
-        total = np.exp(log_delta) + self._failure * np.exp(np.minimum(epsilon, 0.0))
-        return np.clip(total, np.maximum(0.0, -np.expm1(np.minimum(epsilon, 0.0))), 1.0)
+            folded = np.abs(flat[finite])
+            value = np.minimum(np.exp(self._log_delta(folded)) + self._failure, 1.0)
+            # delta_PQ(-e) = 1 - exp(-e) + exp(-e) delta_QP(e), and both directions are in `value`.
+            out[finite] = np.where(flat[finite] < 0, -np.expm1(-folded) + np.exp(-folded) * value, value)
+        return np.minimum(out, 1.0).reshape(asked.shape)
 
     def epsilon(self, delta: float) -> float:
-        """Return the least ``epsilon >= 0`` with ``self.delta(epsilon) <= delta``, rounded up; ``inf`` if none.
+        """Return the least ``epsilon >= 0`` with ``self.delta(epsilon) <= delta``, rounded up.
 
         Parameters
         ----------
         delta
             In ``[0, 1]``.
+
+        Returns
+        -------
+        float
+            ``inf`` if no epsilon serves.
 
         Raises
         ------
@@ -107,8 +117,7 @@ class Event(abc.ABC):
 
         def gap(epsilon: float) -> float:
             at = np.array([epsilon])
-            total = self._total(at, self._log_delta_guess(at))[0]
-            return math.log(max(total, 1e-320)) - target
+            return math.log(max(math.exp(self._log_delta_guess(at)[0]) + self._failure, 1e-320)) - target
 
         low, high = 0.0, 1.0
         while gap(high) > 0:
@@ -136,21 +145,40 @@ class Event(abc.ABC):
     def to_pld(self, *, discretization: float | None = None) -> PrivacyLossDistribution:
         """Return a pessimistic privacy-loss distribution for ``dp_accounting``, from exact deltas.
 
-        The curve holds for both directions at once, so one distribution serves ADD and REMOVE. It is built by
-        connect-the-dots (Doroshenko et al. 2022) on unevenly spaced multiples of ``discretization``.
+        Built by connect-the-dots (Doroshenko et al. 2022) on unevenly spaced multiples of the spacing. With
+        adjacency ``zero_out_one_row`` REMOVE has the row under its first distribution; otherwise one curve
+        bounds both directions, because a neighbour may take either of them in each release.
 
         Parameters
         ----------
         discretization
-            Spacing of the lattice of losses; by default about a thousandth of the range of losses. Distributions
-            compose only on equal lattices.
+            Spacing of the lattice of losses; by default a 4000th of their range. Distributions compose only
+            on equal lattices.
 
         Raises
         ------
         ValueError
             If ``discretization`` isn't positive.
         """
-        return self._distribution(discretization, self._failure)
+        reach = self._loss_range()
+        spacing = reach / 4000 if discretization is None else discretization
+        require(spacing > 0, f"discretization must be positive, got {discretization}")
+        steps, losses = _support(reach, spacing)
+        if self.adjacency == "zero_out_one_row":
+            first, second = np.exp(self._log_deltas(losses)) + self._failure
+        else:
+            first = second = np.exp(self._log_delta(losses)) + self._failure
+        return privacy_loss_distribution.PrivacyLossDistribution(
+            *_mass_functions(steps, spacing, first, second)
+        )
+
+    def _directed_pld(self, spacing: float) -> PrivacyLossDistribution:
+        """Both directions as REMOVE and ADD, without the failure probability."""
+        steps, losses = _support(self._loss_range(), spacing)
+        first, second = np.exp(self._log_deltas(losses))
+        return privacy_loss_distribution.PrivacyLossDistribution(
+            *_mass_functions(steps, spacing, first, second)
+        )
 
     def _loss_range(self) -> float:
         """Epsilon beyond which next to no delta is left."""
@@ -162,28 +190,10 @@ class Event(abc.ABC):
             high *= 1.25
         return _PLD_LARGEST_EPSILON
 
-    def _distribution(self, discretization: float | None, failure: float) -> PrivacyLossDistribution:
-        if discretization is not None and not discretization > 0:
-            raise ValueError(f"discretization must be positive, got {discretization}")
-        reach = self._loss_range()
-        spacing = reach / 2000 if discretization is None else discretization
-        last = max(1, math.ceil(reach / spacing))
-        steps = np.unique(np.round(np.linspace(0, last, min(last + 1, _PLD_POINTS))).astype(int))
-        positive = np.exp(self._log_delta(steps * spacing))
-        mirrored = steps[:0:-1]
-        scale = np.exp(-mirrored * spacing)
-        # delta(-e) = 1 - exp(-e) + exp(-e) delta(e), since the curve is the larger of both directions.
-        negative = -np.expm1(-mirrored * spacing) + scale * (positive[:0:-1] + failure)
-        support = np.concatenate([-mirrored, steps])
-        deltas = np.minimum(np.concatenate([negative, positive + failure]), 1.0)
-        deltas = np.maximum.accumulate(deltas[::-1])[::-1]
-        deltas = _convex(support * spacing, deltas)
-        return PrivacyLossDistribution(pld_pmf.create_pmf_pessimistic_connect_dots(spacing, support, deltas))
-
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values: ``event`` (the class) and its parameters."""
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
-        return {"event": type(self).__name__, **{name: _plain(value) for name, value in values.items()}}
+        names = [field.name for field in dataclasses.fields(self)]  # type: ignore[arg-type]
+        return {"event": type(self).__name__, **{name: _plain(getattr(self, name)) for name in names}}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
@@ -196,7 +206,9 @@ class Event(abc.ABC):
         """
         kind = Event._kinds.get(str(values.get("event")))
         if kind is None or not issubclass(kind, cls):
-            raise ValueError(f"unknown event {values.get('event')!r}; known: {', '.join(sorted(Event._kinds))}")
+            raise ValueError(
+                f"unknown event {values.get('event')!r}; known: {', '.join(sorted(Event._kinds))}"
+            )
         arguments = {name: kind._revive(value) for name, value in values.items() if name != "event"}
         try:
             return kind(**arguments)
@@ -210,7 +222,7 @@ class Event(abc.ABC):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Pair:
-    """One worst pair of section 0: ``rows`` Gaussians with the ratios ``1 + excess``, beside a shift ``mu``."""
+    """One pair of :mod:`dpagg.accounting.divergence`, a value a part, beside a shift ``mu``."""
 
     rows: tuple[float, ...]
     excess: tuple[float, ...]
@@ -218,23 +230,25 @@ class Pair:
     mu: float
 
 
-class PairEvent(Event):
+class _PairEvent(Event):
     """An event whose worst case is a single pair for every epsilon."""
 
     @abc.abstractmethod
     def _pair(self) -> Pair:
-        """Return the pair that dominates the release."""
+        """Return the pair that dominates the release; ``P`` is its first direction."""
 
-    def _log_delta(self, epsilon: FloatArray) -> FloatArray:
+    def _log_deltas(self, epsilon: FloatArray) -> FloatArray:
         pair = self._pair()
         if not all(map(math.isfinite, (*pair.excess, *pair.inverse_excess, pair.mu))):
-            return np.zeros_like(epsilon)
-        return log_divergence_both(
-            epsilon, rows=pair.rows, excess=pair.excess, inverse_excess=pair.inverse_excess, mu=pair.mu
+            return np.zeros((2, epsilon.size))
+        up, down = np.array(pair.excess), np.array(pair.inverse_excess)
+        return log_divergence(
+            epsilon,
+            rows=pair.rows,
+            excess=np.stack([up, down])[:, None],
+            inverse_excess=np.stack([down, up])[:, None],
+            mu=pair.mu,
         )
-
-
-Event._kinds.pop("PairEvent", None)
 
 
 def require(condition: bool, message: str) -> None:
@@ -252,7 +266,10 @@ def require_count(name: str, value: int) -> None:
 def require_nonnegative(**values: float) -> None:
     """Refuse negative or infinite numbers and NaN."""
     for name, value in values.items():
-        require(math.isfinite(value) and value >= 0, f"{name} must be a finite number of at least 0, got {value!r}")
+        require(
+            math.isfinite(value) and value >= 0,
+            f"{name} must be a finite number of at least 0, got {value!r}",
+        )
 
 
 def require_probability(**values: float) -> None:
@@ -269,8 +286,31 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
+def _support(reach: float, spacing: float) -> tuple[NDArray[np.int64], FloatArray]:
+    """Whole numbers, at most ``_PLD_POINTS``, and their multiples of ``spacing``, from 0 past ``reach``."""
+    last = max(1, math.ceil(reach / spacing))
+    steps = np.unique(np.round(np.linspace(0, last, min(last + 1, _PLD_POINTS))).astype(np.int64))
+    return steps, np.asarray(steps * spacing, dtype=float)
+
+
+def _mass_functions(
+    steps: NDArray[np.int64], spacing: float, first: FloatArray, second: FloatArray
+) -> list[pld_pmf.PLDPmf]:
+    """Connect-the-dots of both directions from their deltas at ``steps * spacing >= 0``."""
+    out = []
+    for here, there in ((first, second), (second, first)):
+        mirrored = -steps[:0:-1]
+        # delta_PQ(-e) = 1 - exp(-e) + exp(-e) delta_QP(e).
+        negative = -np.expm1(mirrored * spacing) + np.exp(mirrored * spacing) * there[:0:-1]
+        support = np.concatenate([mirrored, steps])
+        deltas = np.minimum(np.concatenate([negative, here]), 1.0)
+        deltas = _convex(support * spacing, np.maximum.accumulate(deltas[::-1])[::-1])
+        out.append(pld_pmf.create_pmf_pessimistic_connect_dots(spacing, support, deltas))
+    return out
+
+
 def _convex(epsilon: FloatArray, delta: FloatArray) -> FloatArray:
-    """Lower convex envelope in ``exp(epsilon)``: a true curve is convex there, so it lies under it too."""
+    """Lower convex envelope in ``exp(epsilon)``; a true curve is convex there, so that it lies below too."""
     x = np.exp(epsilon)
     hull: list[int] = []
     for i in range(x.size):

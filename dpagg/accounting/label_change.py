@@ -1,8 +1,8 @@
 """Worst case over a curve of variance ratios: one label changes under Gaussian-weighted sums of all rows.
 
-Notation of the package README: residual sums of squares ``r^2 <= r'^2`` of the two data sets, ``s = r'^2/r^2 - 1``
-and ``q = Delta^2 h / r^2``. Each bag compares ``(g, u) ~ N(0, I)`` with ``u = sqrt(q) g + sqrt(1 + s) z``, whose
-covariance has determinant ``1 + s`` and trace ``2 + s + q``; with eigenvalues ``1 + x`` that is
+Notation of the package README: residual sums of squares ``r^2 <= r'^2`` of the two data sets, ``s = r'^2/r^2
+- 1`` and ``q = Delta^2 h / r^2``. Each bag compares ``(g, u) ~ N(0, I)`` with ``u = sqrt(q) g + sqrt(1 + s)
+z``, whose covariance has determinant ``1 + s`` and trace ``2 + s + q``; with eigenvalues ``1 + x`` that is
 
     x^2 - (s + q) x - q = 0,   x1 = [(s + q) + sqrt((s + q)^2 + 4 q)] / 2,   x2 = -q / x1.
 """
@@ -34,7 +34,7 @@ def variance_excess(s: FloatArray, q: FloatArray) -> tuple[FloatArray, FloatArra
 
 @dataclass(frozen=True, kw_only=True)
 class LabelChange:
-    """``rows`` bags, ``r'^2/r^2 - 1`` anywhere in ``[0, spread]`` and ``q`` at most ``shift``, beside a Gaussian.
+    """``rows`` bags with ``s`` anywhere in ``[0, spread]`` and ``q`` at most ``shift``, beside a Gaussian.
 
     Attributes
     ----------
@@ -56,34 +56,31 @@ class LabelChange:
             object.__setattr__(self, name, float(getattr(self, name)))
 
     def log_delta(self, epsilon: FloatArray) -> FloatArray:
-        """Certified ``ln delta`` at every epsilon (shape (k,)), both directions.
+        """Certified ``ln delta`` at every epsilon >= 0 (shape (k,)), the larger of both directions.
 
-        On ``s`` in ``[a, b]`` both ``nu`` grow with ``s``, so ``nu1(b)`` and ``nu2(a)`` are outer ratios and their
-        divergence bounds the interval (README, "Monotone in each ratio"). Intervals are cut until none passes
-        the best exact value by more than 1e-9 relative, or work runs out; the largest bound is returned.
+        On ``s`` in ``[a, b]`` both ``nu`` grow with ``s``, so ``nu1(b)`` and ``nu2(a)`` are outer ratios and
+        their divergence bounds the interval (README, "Monotone in each ratio"). Intervals are cut until none
+        passes the best exact value by more than 1e-9 relative, or delta is seen to be monotone on them, or
+        work runs out; the largest bound is returned.
         """
-        if not np.isfinite(self.spread) or not np.isfinite(self.shift):
-            return np.zeros_like(epsilon)
-        folded = np.abs(epsilon)
-        value = self._certified(folded)
-        # delta_PQ(-e) = 1 - exp(-e) + exp(-e) delta_QP(e), and both directions are in `value`.
-        return np.where(epsilon < 0, np.log(np.minimum(1.0, -np.expm1(-folded) + np.exp(value - folded))), value)
+        corner = self._corner(epsilon)
+        best = np.broadcast_to(corner.max(0), corner.shape)
+        return np.asarray(self._certified(epsilon, best).max(0), dtype=float)
+
+    def log_deltas(self, epsilon: FloatArray) -> FloatArray:
+        """Certified ``ln delta`` of each direction, shape (2, k): first from the smaller residual sum."""
+        return self._certified(epsilon, self._corner(epsilon))
 
     def log_delta_at_corner(self, epsilon: FloatArray) -> FloatArray:
-        """``ln delta`` at ``s = spread`` only, for epsilon >= 0: nearly always the maximum, never certified."""
-        if not np.isfinite(self.spread) or not np.isfinite(self.shift):
-            return np.zeros_like(epsilon)
-        end = np.full(epsilon.shape, self.spread)
-        both = self._evaluate(np.tile(epsilon, 2), np.tile(end, 2), np.tile(end, 2), _directions(epsilon.size))
-        return np.maximum(both[: epsilon.size], both[epsilon.size :])
+        """``ln delta`` at ``s = spread`` for epsilon >= 0: nearly always the maximum, but not certified."""
+        return np.asarray(self._corner(epsilon).max(0), dtype=float)
 
-    def log_delta_on_grid(self, epsilon: FloatArray, points: int = 33) -> FloatArray:
-        """Largest exact ``ln delta`` on a grid of ``s``: a lower bound of the certified value, for searches."""
-        ladder = self.spread * np.concatenate([np.geomspace(1e-6, 0.5, points // 2), 1 - np.geomspace(0.5, 1e-3, 16), [1]])
-        values = [self.log_delta_at_corner(epsilon)]
-        for s in ladder:
-            values.append(LabelChange(rows=self.rows, spread=s, shift=self.shift, mu=self.mu).log_delta_at_corner(epsilon))
-        return np.max(values, axis=0)
+    def _corner(self, epsilon: FloatArray) -> FloatArray:
+        if not np.isfinite(self.spread) or not np.isfinite(self.shift):
+            return np.zeros((2, epsilon.size))
+        end = np.full(2 * epsilon.size, self.spread)
+        backward = np.repeat([False, True], epsilon.size)
+        return self._evaluate(np.tile(epsilon, 2), end, end, backward).reshape(2, -1)
 
     def _evaluate(
         self, epsilon: FloatArray, low: FloatArray, high: FloatArray, backward: NDArray[np.bool_]
@@ -103,17 +100,20 @@ class LabelChange:
             mu=self.mu,
         )
 
-    def _certified(self, epsilon: FloatArray) -> FloatArray:
-        best = self.log_delta_at_corner(epsilon)
-        if self.spread == 0 or self.shift == 0:
+    def _certified(self, epsilon: FloatArray, best: FloatArray) -> FloatArray:
+        """Bounds of both directions, shape (2, k), no closer than need be to values under ``best``."""
+        if not self.spread or not self.shift or not np.isfinite(self.spread) or not np.isfinite(self.shift):
             return best  # with shift 0 there is one ratio, 1 + s, and the largest is the worst
+        best = best.ravel().copy()
         bound = best.copy()  # largest bound among intervals that are done
         # An interval of s = spread (1 - t) is kept as (near, far) in t, so that it may shrink towards t = 0.
+        # A problem is one epsilon in one direction.
         cells = _FIRST_CUTS.size - 1
-        near, far = (np.tile(cuts, 2 * epsilon.size) for cuts in (_FIRST_CUTS[:-1], _FIRST_CUTS[1:]))
-        which = np.repeat(np.arange(epsilon.size), 2 * cells)
-        backward = np.tile(_directions(cells), epsilon.size)
-        spent = np.zeros(epsilon.size, dtype=int)
+        near, far = (np.tile(cuts, best.size) for cuts in (_FIRST_CUTS[:-1], _FIRST_CUTS[1:]))
+        which = np.repeat(np.arange(best.size), cells)
+        epsilon = np.tile(epsilon, 2)
+        backward = which >= best.size // 2
+        spent = np.zeros(best.size, dtype=int)
         fresh = far  # ends whose exact value isn't known yet
         while which.size:
             low, high = self.spread * (1 - far), self.spread * (1 - near)
@@ -121,7 +121,7 @@ class LabelChange:
             exact = self._evaluate(epsilon[which], at, at, backward)
             np.maximum.at(best, which, exact)
             value = self._evaluate(epsilon[which], low, high, backward)
-            spent += np.bincount(which, minlength=epsilon.size)
+            spent += np.bincount(which, minlength=best.size)
             left = value > best[which] + _TOLERANCE
             if left.any():
                 index = np.flatnonzero(left)
@@ -136,16 +136,17 @@ class LabelChange:
             which, backward = np.tile(which, 2), np.tile(backward, 2)
             near, far = np.concatenate([near, middle]), np.concatenate([middle, far])
             fresh = np.tile(middle, 2)
-        return np.minimum(np.maximum(bound, best), 0.0)
+        return np.minimum(np.maximum(bound, best), 0.0).reshape(2, -1)
 
     def _monotone(
         self, epsilon: FloatArray, low: FloatArray, high: FloatArray, backward: NDArray[np.bool_]
     ) -> NDArray[np.bool_]:
         """Whether delta provably only grows or only falls while ``s`` goes from ``low`` to ``high``.
 
-        README, "Along the curve": with ``f`` the density of the loss of ``rows + 2`` bags and ``tau = -f'/f``, the
-        sign of d delta / ds is that of ``s/q - 1 - tau`` forward and of ``s/q + tau`` backward. ``tau`` is bounded
-        over the interval because ``f`` is log-concave and its parts are ordered in likelihood ratio.
+        README, "Along the curve": with ``f`` the density of the loss of ``rows + 2`` bags and ``tau =
+        -f'/f``, the sign of d delta / ds is that of ``s/q - 1 - tau`` forward and of ``s/q + tau`` backward.
+        ``tau`` is bounded over the interval because ``f`` is log-concave and its parts are ordered in
+        likelihood ratio.
         """
         q = np.full_like(low, self.shift)
         sign = np.where(backward, 1.0, -1.0)
@@ -166,10 +167,6 @@ class LabelChange:
                 forward_ok, backward_ok = high / q - 1 - tau < -error, high / q + tau < -error
             known |= inside & np.where(backward, backward_ok, forward_ok)
         return known
-
-
-def _directions(count: int) -> NDArray[np.bool_]:
-    return np.repeat([False, True], count)
 
 
 def _split(near: FloatArray, far: FloatArray) -> FloatArray:

@@ -28,8 +28,8 @@ def residual_bound_cauchy_schwarz(leverage: ArrayLike, num_rows: int, half_range
     num_rows
         Rows ``n`` that the leverages belong to.
     half_range
-        ``B``: half the label range if a constant lies in the span of the features (residuals then don't change
-        when all labels are shifted), else the largest absolute label bound.
+        ``B``: half the label range if a constant lies in the span of the features (residuals then don't
+        change when all labels are shifted), else the largest absolute label bound.
 
     Returns
     -------
@@ -51,9 +51,9 @@ def residual_bound_cauchy_schwarz(leverage: ArrayLike, num_rows: int, half_range
 def worst_label_shift(leverage: ArrayLike, residual_bound: ArrayLike, label_range: float) -> FloatArray:
     """Largest change of the residual sum of squares that a change of one label can make, row by row.
 
-    With ``e`` before and ``e' = e + Delta (1 - h)`` after, the sum changes by ``Delta (e + e')``. Let the label move
-    the way that makes it grow (the other way is the same pair exchanged): ``e' <= e_max``, so that the change is at
-    most ``Delta (2 e_max - Delta (1 - h))``, largest at ``Delta = min(D, e_max / (1 - h))``.
+    With ``e`` before and ``e' = e + Delta (1 - h)`` after, the sum changes by ``Delta (e + e')``. Let the
+    label move the way that makes it grow (the other way is the same pair exchanged): ``e' <= e_max``, so that
+    the change is at most ``Delta (2 e_max - Delta (1 - h))``, largest at ``Delta = min(D, e_max / (1 - h))``.
 
     Parameters
     ----------
@@ -86,10 +86,11 @@ def worst_label_shift(leverage: ArrayLike, residual_bound: ArrayLike, label_rang
 class WeightedAggregation(Event):
     """``num_bags`` sums ``(X^T w, y^T w)`` of all rows with secret weights ``w ~ N(0, I)``.
 
-    Guarantee: one label changes by at most ``label_range`` (adjacency ``change_one_label``); features, rows and
-    their number are public. Both residual sums of squares of the pair must be at least ``residual_floor``, except
-    with ``failure_probability``. Source: *Label Differential Privacy via Aggregation* (2023, arXiv 2310.10092),
-    mechanism WTD-FLAG; the accounting is exact for the worst pair within these bounds (README, "WTD-FLAG").
+    Guarantee: one label changes by at most ``label_range`` (adjacency ``change_one_label``); features, rows
+    and their number are public. Both residual sums of squares of the pair must be at least
+    ``residual_floor``, except with ``failure_probability``. Source: *Label Differential Privacy via
+    Aggregation* (2023, arXiv 2310.10092), mechanism WTD-FLAG; the accounting is exact for the worst pair
+    within these bounds (README, "WTD-FLAG").
 
     Parameters
     ----------
@@ -152,6 +153,9 @@ class WeightedAggregation(Event):
             mu=self.gaussian_mu,
         )
 
+    def _log_deltas(self, epsilon: FloatArray) -> FloatArray:
+        return self._change.log_deltas(epsilon)
+
     def _log_delta(self, epsilon: FloatArray) -> FloatArray:
         return self._change.log_delta(epsilon)
 
@@ -173,7 +177,7 @@ def label_change(
     floor: float,
     mu: float = 0.0,
 ) -> LabelChange:
-    """Bounds of the variance-ratio curve: ``q <= D^2 h_max / F`` and ``s <= G / F``, both infinite at ``F = 0``."""
+    """Bounds of the curve of ratios: ``q <= D^2 h_max / F`` and ``s <= G / F``, infinite at ``F = 0``."""
     if label_range == 0:
         return LabelChange(rows=rows, spread=0.0, shift=0.0, mu=mu)
     energy = label_range**2 * float(np.max(_leverages(leverage)))
@@ -181,7 +185,9 @@ def label_change(
     if floor == 0:
         # A pair without a floor: nothing bounds the ratio, unless the change is provably none.
         none = energy == 0 and growth == 0
-        return LabelChange(rows=rows, spread=0.0 if none else math.inf, shift=0.0 if none else math.inf, mu=mu)
+        return LabelChange(
+            rows=rows, spread=0.0 if none else math.inf, shift=0.0 if none else math.inf, mu=mu
+        )
     return LabelChange(rows=rows, spread=growth / floor, shift=energy / floor, mu=mu)
 
 
@@ -205,4 +211,4 @@ def undominated(
 def _leverages(leverage: ArrayLike) -> FloatArray:
     h = np.asarray(leverage, dtype=float)
     require(bool(np.all((h >= 0) & (h <= 1 + 1e-9))), "leverage must lie in [0, 1]")
-    return np.minimum(h, 1.0)
+    return np.asarray(np.minimum(h, 1.0), dtype=float)
