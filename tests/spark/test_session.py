@@ -177,6 +177,16 @@ def test_a_running_session_without_delta_is_refused():
     assert "spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension" in done.stdout
 
 
+def test_spark_that_does_not_start_is_an_environment_fault():
+    done = _run(
+        "from dpagg.errors import EnvironmentFault\n"
+        "from dpagg.spark.session import SessionSettings, spark_session\n"
+        "try: spark_session(SessionSettings(driver_memory='plenty'))\n"
+        "except EnvironmentFault as fault: print(fault)"
+    )
+    assert done.stdout.startswith("Spark does not start: ") and len(done.stdout.splitlines()) == 1
+
+
 def test_no_usable_java_is_an_environment_fault_not_a_traceback(tmp_path):
     done = _run(
         "from dpagg.spark.java import main; import sys; sys.exit(main([]))", **_without_java(tmp_path)
