@@ -37,11 +37,13 @@ _CUT = 46.0  # the integrand is followed until it is exp(-46) = 1e-20 of its val
 _FIRST_NODES = 96
 _MOST_NODES = 6144
 _TOLERANCE = 1e-11  # relative change on halving the step at which refinement stops
+_FAR = -2000.0  # where exp underflows by far, Chernoff's bound is enough
 _ULP = float(np.finfo(float).eps)
 _BLOCK = 256  # problems treated at a time, to bound memory
 _SERIES = 1.0 / np.arange(23.0, 2.0, -2.0)  # 1/23, 1/21, ..., 1/3
 
 
+@np.errstate(all="ignore")  # what overflows ends as "no number", which counts as delta 1
 def log_divergence(
     epsilon: ArrayLike,
     *,
@@ -154,6 +156,7 @@ def _positive(
     return out
 
 
+@np.errstate(all="ignore")
 def loss_steepness(
     at: ArrayLike, *, rows: ArrayLike, inverse_excess: ArrayLike, mu: ArrayLike = 0.0
 ) -> tuple[FloatArray, FloatArray]:
@@ -214,9 +217,10 @@ class _Inversion:
         self.a, self.half, self.variance, self.drift, self.top = a, half, variance, drift, top
         self.poles = poles
         self.wall = np.maximum(-a, 0.0).max(-1)  # 1 / (end of the strip of convergence)
+        self.sure = self._certain() if poles else np.zeros(drift.shape, dtype=bool)
         self.centre, self.scale = self._saddle()
         self.peak = self.exponent(self.centre[:, None].astype(complex))[:, 0].real
-        self.bend, self.reach = self._contour()
+        self.bend, self.reach, self.usable = self._contour()
 
     def exponent(self, s: ComplexArray) -> ComplexArray:
         """Return ``ln E[exp(s (L - eps))]`` at points of shape (batch, nodes)."""
@@ -224,6 +228,13 @@ class _Inversion:
         for j in range(self.a.shape[-1]):
             total -= self.half[:, j, None] * _log1pmx(s * self.a[:, j, None])
         return total
+
+    def _certain(self) -> NDArray[np.bool_]:
+        """Whether ``1 - delta <= E exp(-s (L - eps)) < 1e-20`` for one ``s`` in ``(0, 1]``."""
+        spread = (self.half * self.a**2).sum(-1) + self.variance
+        end = np.minimum(1.0, 0.9 / np.maximum(self.a.max(-1), 0.9))
+        s = -np.clip(self.drift / np.maximum(spread, 1e-300), 0.0, end)
+        return np.asarray(self.exponent(s[:, None].astype(complex))[:, 0].real < -_CUT)
 
     def log_integral(self) -> FloatArray:
         """``ln`` of the divergence; discretisation, truncation and rounding errors added."""
@@ -234,7 +245,12 @@ class _Inversion:
             error = np.abs(total - 2 * step * value.real[:, ::2].sum(-1))
             front = part.peak - np.log(part.centre) - np.log1p(part.centre)
             out = front + np.log(np.maximum(total, 0.0) + error + slack)
-            return out[None], np.asarray(error <= _TOLERANCE * total)
+            # Chernoff's bound E[(1 - exp(-x))+] <= E[exp(c x)] holds whatever befalls the integral.
+            chernoff = np.where(part.sure, 0.0, part.peak + 1e-9 * np.abs(part.peak))
+            good = part.usable & (error <= _TOLERANCE * total)
+            near = chernoff > _FAR
+            trusted = near & part.usable & ~part.sure & (out < chernoff) & (good | (nodes < _MOST_NODES))
+            return np.where(trusted, out, chernoff)[None], np.asarray(good | ~near | part.sure)
 
         return np.asarray(np.minimum(self._refine(estimate)[0], 0.0), dtype=float)
 
@@ -251,7 +267,7 @@ class _Inversion:
             error = (
                 np.abs(fine_rise - coarse_rise) + slack * np.abs(s).max(-1) + np.abs(slope) * spread
             ) / fine
-            error = np.where(fine > 2 * spread, 2 * error, np.inf)
+            error = np.where(part.usable & (fine > 2 * spread), 2 * error, np.inf)
             return np.stack([slope, error]), np.asarray(error <= 1e-9 * np.abs(slope))
 
         slope, error = self._refine(estimate)
@@ -283,11 +299,12 @@ class _Inversion:
             "peak",
             "bend",
             "reach",
+            "usable",
+            "sure",
         ):
             setattr(part, name, getattr(self, name)[index])
         return part
 
-    @np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore")
     def _saddle(self) -> tuple[FloatArray, FloatArray]:
         """Saddle point on the positive half-axis, and the scale of the integrand there."""
         pole = 1.0 if self.poles else 0.0
@@ -330,17 +347,16 @@ class _Inversion:
         at_wall = (self.a < 0) & (-self.a >= self.wall[:, None])
         return np.where(at_wall, (s * away)[:, None], 1 + s[:, None] * self.a)
 
-    def _contour(self) -> tuple[FloatArray, FloatArray]:
+    def _contour(self) -> tuple[FloatArray, FloatArray, NDArray[np.bool_]]:
         """Choose for each problem the bend that cancels least and turns slowest, and where to cut it."""
         sine, cosine = np.sin(_BENDS)[:, None], np.cos(_BENDS)[:, None]
         path = (1j * cosine * np.sinh(_PROBE) - sine * (np.cosh(_PROBE) - 1)).reshape(-1)
         speed = np.abs(cosine * np.cosh(_PROBE) + 1j * sine * np.sinh(_PROBE)).reshape(-1)
         s = self.centre[:, None] + self.scale[:, None] * path
-        with np.errstate(over="ignore", invalid="ignore"):
-            exponent = self.exponent(s)
-            level = exponent.real - self.peak[:, None] + np.log(speed)
-            if self.poles:
-                level -= np.log(np.abs(s * (1 + s)) / (self.centre * (1 + self.centre))[:, None])
+        exponent = self.exponent(s)
+        level = exponent.real - self.peak[:, None] + np.log(speed)
+        if self.poles:
+            level -= np.log(np.abs(s * (1 + s)) / (self.centre * (1 + self.centre))[:, None])
         shape = (self.centre.size, _BENDS.size, _PROBE.size)
         level = np.where(np.isnan(level), np.inf, level).reshape(shape)
         # A cut is allowed from the first probe after which the contour stays below the cut up to some probe
@@ -362,12 +378,12 @@ class _Inversion:
         # matters.
         within = index <= cut[..., None]
         size = np.where(within, np.exp(np.minimum(level, 600.0)), 0.0).sum(-1)
-        with np.errstate(invalid="ignore"):
-            turn = np.abs(np.diff(exponent.imag.reshape(shape), axis=-1)) / _PROBE[1]
+        turn = np.abs(np.diff(exponent.imag.reshape(shape), axis=-1)) / _PROBE[1]
         turn = np.where(within[..., 1:] & (level[..., 1:] > -30) & np.isfinite(turn), turn, 0.0).max(-1)
         cost = np.where(closed | own, size * (6 + turn) * (1 + cut), np.inf)
         best = np.argmin(cost, axis=-1)
-        return _BENDS[best], _PROBE[cut[np.arange(best.size), best]]
+        which = np.arange(best.size)
+        return _BENDS[best], _PROBE[cut[which, best]], np.isfinite(cost[which, best])
 
     def _terms(self, nodes: int) -> tuple[FloatArray, ComplexArray, ComplexArray, FloatArray]:
         """Step, points and terms of the trapezoid sum over exp(peak), and a bound on cut and rounding."""
@@ -400,8 +416,7 @@ def _log1pmx(values: ComplexArray | FloatArray) -> ComplexArray:
     small = np.abs(z) < 0.35
     if small.all():
         return _log1pmx_series(z)
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        out = np.log(1 + z) - z
+    out = np.log(1 + z) - z
     if small.any():
         out[small] = _log1pmx_series(z[small])
     return out
