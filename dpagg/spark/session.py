@@ -166,8 +166,10 @@ def _own(settings: SessionSettings) -> SparkSession:
 def _submitted(settings: SessionSettings) -> SparkSession:
     """Make the session of a JVM that spark-submit started; its options come before ours."""
     SparkContext._ensure_initialized()
-    _replace_default_log(settings)
     conf = SparkConf()
+    log_configured = _log_configured()
+    if not log_configured:
+        conf.setIfMissing("spark.log.level", settings.log_level)
     if settings.master is not None:
         conf.setMaster(settings.master)
     master = conf.get("spark.master", "local[*]") or "local[*]"
@@ -183,6 +185,8 @@ def _submitted(settings: SessionSettings) -> SparkSession:
     _load_delta(conf)
     with _environment(_python(master)):
         session = _start(conf)
+    if not log_configured:
+        _configure_log(settings)
     _protect_running(session)
     return session
 
@@ -295,14 +299,21 @@ def _protect_python_log() -> None:
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
 
 
-def _replace_default_log(settings: SessionSettings) -> None:
-    """Use our log configuration in a JVM whose owner configured none; Spark's own prints at INFO."""
+def _log_configured() -> bool:
+    """Whether the owner of a running JVM configured its log; Spark's own default prints at INFO."""
     jvm: Any = SparkContext._jvm
-    core = jvm.org.apache.logging.log4j.core
-    source = core.LoggerContext.getContext(False).getConfiguration().getConfigurationSource().getLocation()
-    if _LOG_CONFIGURATION.is_file() and "org/apache/spark/log4j2" in (source or ""):
+    context = jvm.org.apache.logging.log4j.core.LoggerContext.getContext(False)
+    source = context.getConfiguration().getConfigurationSource().getLocation()
+    return source is not None and "org/apache/spark/log4j2" not in source
+
+
+def _configure_log(settings: SessionSettings) -> None:
+    # Only once Spark runs: while it starts, it puts its default in the place of any other configuration.
+    if _LOG_CONFIGURATION.is_file():
+        jvm: Any = SparkContext._jvm
         jvm.java.lang.System.setProperty(_LOG_LEVEL_KEY, settings.log_level)
-        core.config.Configurator.reconfigure(jvm.java.net.URI(_LOG_CONFIGURATION.as_uri()))
+        uri = jvm.java.net.URI(_LOG_CONFIGURATION.as_uri())
+        jvm.org.apache.logging.log4j.core.config.Configurator.reconfigure(uri)
 
 
 def _load_delta(conf: SparkConf) -> None:
