@@ -104,9 +104,7 @@ class HashedConfig(_Encoded):
         return Hashed(self.name, self.buckets, _to_missing(self.missing))
 
 
-FeatureConfig: TypeAlias = Annotated[
-    NumericConfig | CategoricalConfig | HashedConfig, Field(discriminator="type")
-]
+FeatureConfig: TypeAlias = Annotated[NumericConfig | CategoricalConfig | HashedConfig, Field(discriminator="type")]
 
 
 class LabelConfig(_Encoded):

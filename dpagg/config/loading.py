@@ -28,12 +28,8 @@ def load_config(
     path: str | Path, kind: Literal["aggregate"], settings: Mapping[str, str] | None = None
 ) -> AggregateConfig: ...
 @overload
-def load_config(
-    path: str | Path, kind: Literal["fit"], settings: Mapping[str, str] | None = None
-) -> FitConfig: ...
-def load_config(
-    path: str | Path, kind: Kind, settings: Mapping[str, str] | None = None
-) -> AggregateConfig | FitConfig:
+def load_config(path: str | Path, kind: Literal["fit"], settings: Mapping[str, str] | None = None) -> FitConfig: ...
+def load_config(path: str | Path, kind: Kind, settings: Mapping[str, str] | None = None) -> AggregateConfig | FitConfig:
     """Read a configuration file.
 
     ``${NAME}`` in a value becomes ``settings[NAME]``, else the environment variable of that name.
@@ -68,9 +64,7 @@ def load_config(
     except yaml.YAMLError as error:
         raise ConfigError(
             f"the configuration file {str(path)!r} is not valid YAML{_place(error)}",
-            remedy="Inside braces or brackets a value with ${NAME} has to be in quotes."
-            if "${" in text
-            else None,
+            remedy="Inside braces or brackets a value with ${NAME} has to be in quotes." if "${" in text else None,
         ) from None
     given = dict(settings or {})
     used: set[str] = set()
@@ -170,9 +164,7 @@ def _place(error: yaml.YAMLError) -> str:
     return f" at line {mark.line + 1}, column {mark.column + 1}{said}" if mark is not None else said
 
 
-def _substituted(
-    value: Any, given: Mapping[str, str], used: set[str], location: tuple[str | int, ...]
-) -> Any:
+def _substituted(value: Any, given: Mapping[str, str], used: set[str], location: tuple[str | int, ...]) -> Any:
     if isinstance(value, Mapping):
         return {key: _substituted(item, given, used, (*location, str(key))) for key, item in value.items()}
     if isinstance(value, list):
@@ -208,9 +200,7 @@ def _converted(error: ValidationError, model: type[BaseModel]) -> ConfigError:
     others = list(dict.fromkeys(other.path for other in found[1:] if other.path not in (None, first.path)))
     if others:
         also = f"Also wrong: {', '.join(str(path) for path in others[:8])}{' …' if len(others) > 8 else ''}."
-        first = ConfigError(
-            first.message, path=first.path, remedy=f"{first.remedy} {also}" if first.remedy else also
-        )
+        first = ConfigError(first.message, path=first.path, remedy=f"{first.remedy} {also}" if first.remedy else also)
     return first
 
 

@@ -24,9 +24,7 @@ from dpagg.config.fields import (
 from dpagg.kernels.encoding import Schema
 
 # Names a configuration may come to use: answered as not available yet, not as unknown.
-PLANNED = frozenset(
-    {"sampled-wtd-flag", "sampled-noisy-wtd-lag", "private", "ihm", "linear-mixing", "adassp", "dp-gd"}
-)
+PLANNED = frozenset({"sampled-wtd-flag", "sampled-noisy-wtd-lag", "private", "ihm", "linear-mixing", "adassp", "dp-gd"})
 
 
 class _Config(Model):
@@ -140,9 +138,7 @@ class PrivacyConfig(Model):
 
     epsilon: Positive
     delta: Annotated[Number, Field(gt=0, lt=1)]
-    leverage_cap_factor: Annotated[Annotated[Number, Field(gt=1)] | None, BeforeValidator(number_or_none)] = (
-        10.0
-    )
+    leverage_cap_factor: Annotated[Annotated[Number, Field(gt=1)] | None, BeforeValidator(number_or_none)] = 10.0
     floor: FloorConfig = NoiseFloorConfig(kind="noise")
 
     @model_validator(mode="before")
@@ -245,9 +241,7 @@ class BoundedLeastSquaresConfig(Model):
     norm_bound: Positive
 
 
-MethodConfig: TypeAlias = Annotated[
-    LeastSquaresConfig | BoundedLeastSquaresConfig, Field(discriminator="name")
-]
+MethodConfig: TypeAlias = Annotated[LeastSquaresConfig | BoundedLeastSquaresConfig, Field(discriminator="name")]
 
 
 class FitConfig(_Config):

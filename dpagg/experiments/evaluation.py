@@ -72,8 +72,7 @@ def evaluate(
     """
     if features.ndim != 2 or labels.shape != features.shape[:1] or coefficients.shape != features.shape[1:]:
         raise ValueError(
-            f"shapes do not fit: features {features.shape}, labels {labels.shape}, "
-            f"coefficients {coefficients.shape}"
+            f"shapes do not fit: features {features.shape}, labels {labels.shape}, coefficients {coefficients.shape}"
         )
     if labels.size == 0:
         raise ValueError("there is no row to evaluate on")

@@ -134,9 +134,7 @@ def hash_buckets(values: Sequence[str], buckets: int) -> npt.NDArray[np.int64]:
     return (np.frombuffer(digests, dtype="<u8") % np.uint64(buckets)).astype(np.int64)
 
 
-def _encode_numbers(
-    values: FloatArray, feature: Numeric, encoded: FloatArray, position: int, keep: BoolArray
-) -> None:
+def _encode_numbers(values: FloatArray, feature: Numeric, encoded: FloatArray, position: int, keep: BoolArray) -> None:
     with np.errstate(over="ignore"):
         scaled = (values - feature.center) / feature.half_width
     np.clip(scaled, -1.0, 1.0, out=scaled)

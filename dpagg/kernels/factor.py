@@ -44,7 +44,7 @@ class Factor:
             return self
         width = self.triangle.shape[0]
         whole = len(block) // _TILE_ROWS * _TILE_ROWS if width < _TILE_ROWS else 0
-        parts = [self.triangle, *(np.linalg.qr(block[i : i + _TILE_ROWS], mode="r") for i in range(0, whole, _TILE_ROWS))]
+        parts = [self.triangle, *(_reduced(block[i : i + _TILE_ROWS]) for i in range(0, whole, _TILE_ROWS))]
         if whole < len(block):
             parts.append(block[whole:])
         return Factor(_reduced(np.concatenate(parts)), self.num_rows + len(block))
@@ -69,7 +69,7 @@ class Factor:
 def _reduced(stacked: NDArray[np.float64]) -> NDArray[np.float64]:
     """R of a stack of rows, padded with zero rows to a square."""
     width = stacked.shape[1]
-    triangle = np.linalg.qr(stacked, mode="r")
+    triangle: NDArray[np.float64] = np.asarray(np.linalg.qr(stacked, mode="r"))
     if len(triangle) < width:
         triangle = np.concatenate([triangle, np.zeros((width - len(triangle), width))])
     return triangle

@@ -37,7 +37,7 @@ class Subspace:
     @property
     def rank(self) -> int:
         """Number of directions kept, r."""
-        return self.whitener.shape[0]
+        return int(self.whitener.shape[0])
 
     def coordinates(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the rows, shape (k, d), by their coordinates, shape (k, r)."""
@@ -54,8 +54,9 @@ class Subspace:
         takes as public.
         """
         whitened = coordinates @ self.whitener
-        squares = np.einsum("ij,ij->i", whitened, whitened)
-        return np.minimum(squares * (1.0 + self.slack) ** 2, 1.0)
+        squares: NDArray[np.float64] = np.einsum("ij,ij->i", whitened, whitened)
+        bounds: NDArray[np.float64] = np.minimum(squares * (1.0 + self.slack) ** 2, 1.0)
+        return bounds
 
 
 def subspace(factor: NDArray[np.float64]) -> Subspace:

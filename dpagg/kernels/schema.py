@@ -333,9 +333,7 @@ def _check_name(name: str) -> None:
 
 def _check_missing(missing: object) -> None:
     if missing not in ("drop", "indicator"):
-        raise ConfigError(
-            f"{missing!r} is given, expected drop, indicator or {{constant: VALUE}}", path="missing"
-        )
+        raise ConfigError(f"{missing!r} is given, expected drop, indicator or {{constant: VALUE}}", path="missing")
 
 
 def _check_bounds(lower: float, upper: float) -> None:

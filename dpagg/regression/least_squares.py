@@ -148,9 +148,7 @@ class _Spectrum:
         return self.values.size
 
 
-def fit_least_squares(
-    factor: Array, num_bags: int, *, column_names: Sequence[str] | None = None
-) -> LinearFit:
+def fit_least_squares(factor: Array, num_bags: int, *, column_names: Sequence[str] | None = None) -> LinearFit:
     """Fit least squares on an aggregate, of least norm where the aggregate leaves a choice.
 
     Parameters

@@ -136,9 +136,7 @@ class LinearModel:
                 "degrees_of_freedom": fit.degrees_of_freedom,
                 "bag_residual_variance": _json_number(fit.residual_variance),
                 "label_noise_variance": label_noise_variance,
-                "row_residual_std": _json_number(
-                    math.sqrt(fit.row_residual_variance(num_rows, label_noise_variance))
-                ),
+                "row_residual_std": _json_number(math.sqrt(fit.row_residual_variance(num_rows, label_noise_variance))),
                 **(details or {}),
             },
             release=dict(release or {}),
@@ -292,9 +290,7 @@ class LinearModel:
             return {
                 "name": feature.name,
                 "type": "categorical",
-                "categories": [
-                    {"value": category, **effect("category", category)} for category in feature.categories
-                ],
+                "categories": [{"value": category, **effect("category", category)} for category in feature.categories],
                 "other": effect("other") if feature.other else None,
                 "missing": missing,
             }
@@ -314,9 +310,7 @@ def _key(column: Column) -> tuple[str | None, str, str | None]:
 
 def _intercept_weights(columns: Sequence[Column]) -> Array:
     # encoded = x / half_width - center / half_width, and the second part belongs to the user's intercept.
-    return np.array(
-        [1.0 if column.kind == "intercept" else -column.center / column.half_width for column in columns]
-    )
+    return np.array([1.0 if column.kind == "intercept" else -column.center / column.half_width for column in columns])
 
 
 def _quadratic_root(covariance: Array, weights: Array) -> float:

@@ -10,12 +10,11 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
-from pyspark.sql import SparkSession
 
 import dpagg
 from dpagg.config import BoundedLeastSquaresConfig, FitConfig, SchemaConfig
@@ -25,6 +24,9 @@ from dpagg.regression.least_squares import LinearFit, fit_bounded_least_squares,
 from dpagg.regression.model import LinearModel
 from dpagg.spark.delta import read_certificate
 from dpagg.spark.engines import spark_faults, table_factor
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 __all__ = ["FitResult", "run_fit"]
 
@@ -87,9 +89,7 @@ class FitResult:
                 "meaning": "where numeric features are 0 and categories are the reference",
             }
         ]
-        for column, coefficient, error in zip(
-            columns, model.coefficients, model.standard_errors, strict=True
-        ):
+        for column, coefficient, error in zip(columns, model.coefficients, model.standard_errors, strict=True):
             if column.kind == "intercept":
                 continue
             rows.append(

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import functions as F
 
 from dpagg.errors import ConfigError, DataError
 from dpagg.kernels.weights import Finish
@@ -19,9 +19,7 @@ from dpagg.spark.engines import spark_faults
 CERTIFICATE_PROPERTY = "dpagg.certificate"
 # The underscore keeps VACUUM from removing the file and readers from taking it for data.
 CERTIFICATE_FILE = "_certificate.json"
-_SCHEMA = pa.schema(
-    [("bag_id", pa.int64()), ("features", pa.list_(pa.float64())), ("label", pa.float64())]
-)
+_SCHEMA = pa.schema([("bag_id", pa.int64()), ("features", pa.list_(pa.float64())), ("label", pa.float64())])
 _SPARK_SCHEMA = "bag_id bigint, features array<double>, label double"
 
 
@@ -37,7 +35,7 @@ def drawn_bags(spark: SparkSession, finish: Finish, sums: NDArray[np.float64] | 
             _batch(finish, chunk, None if sums is None else sums[bags.start : bags.stop])
             for chunk, bags in enumerate(starts)
         ]
-        return cast(DataFrame, spark.createDataFrame(cast(Any, pa.Table.from_batches(parts)), _SPARK_SCHEMA))
+        return spark.createDataFrame(cast(Any, pa.Table.from_batches(parts)), _SPARK_SCHEMA)
 
     def draw(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -60,12 +58,10 @@ def publish(df: DataFrame, path: str, certificate: dict[str, Any], comments: dic
     """
     spark = df.sparkSession
     text = _text(certificate)
-    commented = df.select(
-        *(F.col(name).alias(name, metadata={"comment": comments[name]}) for name in df.columns)
-    )
+    commented = df.select(*(F.col(name).alias(name, metadata={"comment": comments[name]}) for name in df.columns))
     with spark_faults():
         (
-            commented.writeTo(f"delta.`{path}`")
+            commented.writeTo(f"delta.`{_qualified(spark, path)}`")
             .using("delta")
             .tableProperty(CERTIFICATE_PROPERTY, text)
             .create()
@@ -161,6 +157,12 @@ def _batch(finish: Finish, chunk: int, sums: NDArray[np.float64] | None) -> pa.R
     return pa.RecordBatch.from_arrays(
         [pa.array(np.arange(bags.start, bags.stop)), rows, pa.array(labels)], schema=_SCHEMA
     )
+
+
+def _qualified(spark: SparkSession, path: str) -> str:
+    """A path with its file system: a relative one is no table name."""
+    jvm: Any = spark.sparkContext._jvm
+    return str(_file_system(spark, path).makeQualified(jvm.org.apache.hadoop.fs.Path(path)).toString())
 
 
 def _file_system(spark: SparkSession, path: str) -> Any:

@@ -17,15 +17,18 @@ from numpy.typing import NDArray
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from dpagg.errors import DpaggError, EnvironmentFault
 from dpagg.kernels.factor import Factor
 from dpagg.kernels.rows import Block, RowRule, RowSummary
 from dpagg.kernels.streams import Secret
 from dpagg.kernels.weights import WeightedSums, tiles_of_rows
+from dpagg.spark.reading import quoted
 
 # Above this size the sums of one task would crowd out the task itself; the factor engine has no such term.
 _LARGEST_SUMS_BYTES = 1 << 30
+_BAG = "__dpagg_bag"
 
 
 class _Mergeable(Protocol):
@@ -116,7 +119,8 @@ def weighted_sums_pass(
             path="performance.engine",
             remedy="Use engine factor (equal in distribution) or fewer bags.",
         )
-    placed = df.repartition(num_partitions, row_id).sortWithinPartitions(row_id)
+    key = F.col(quoted(row_id))
+    placed = df.repartition(num_partitions, key).sortWithinPartitions(key)
 
     def partial(batches: Iterator[pa.RecordBatch]) -> SumsPass:
         context = TaskContext.get()
@@ -138,8 +142,9 @@ def weighted_sums_pass(
     return _tree_merge(placed, partial)
 
 
-def plain_sums_pass(df: DataFrame, rule: RowRule, *, bag_column: str, num_bags: int) -> SumsPass:
-    """Return num_bags plain sums of the rows of [X y]; `bag_column` holds each row's bag number. Not private."""
+def plain_sums_pass(df: DataFrame, rule: RowRule, *, row_id: str, num_bags: int) -> SumsPass:
+    """Return num_bags plain sums of the rows of [X y], a row's bag being a public hash of its key. Not private."""
+    bags = F.pmod(F.xxhash64(F.col(quoted(row_id))), F.lit(num_bags)).alias(_BAG)
     width = rule.num_coordinates + 1
 
     def partial(batches: Iterator[pa.RecordBatch]) -> SumsPass:
@@ -147,11 +152,10 @@ def plain_sums_pass(df: DataFrame, rule: RowRule, *, bag_column: str, num_bags: 
         for batch in batches:
             block = rule.labelled(batch)
             summary = summary.add(block)
-            bags = np.asarray(batch.column(bag_column))
-            np.add.at(sums.totals, bags[block.selected], block.rows)
+            np.add.at(sums.totals, np.asarray(batch.column(_BAG))[block.selected], block.rows)
         return SumsPass(sums, summary)
 
-    return _tree_merge(df, partial)
+    return _tree_merge(df.select("*", bags), partial)
 
 
 def table_factor(
@@ -199,7 +203,7 @@ def _guarded(partial: Callable[[Iterator[pa.RecordBatch]], M], batches: Iterator
         raise RuntimeError(f"a pass over the rows failed with {type(error).__name__}") from None
 
 
-class spark_faults:  # noqa: N801
+class spark_faults:
     """Turn what Spark raises into an `EnvironmentFault` without its text, which may quote rows."""
 
     def __enter__(self) -> None:

@@ -288,9 +288,7 @@ def _resolve(coordinates: tuple[tuple[str, str, str], ...], directory: Path) -> 
         ) from None
 
 
-def _run_resolver(
-    coordinates: tuple[tuple[str, str, str], ...], scratch: Path
-) -> subprocess.CompletedProcess[str]:
+def _run_resolver(coordinates: tuple[tuple[str, str, str], ...], scratch: Path) -> subprocess.CompletedProcess[str]:
     nothing = scratch / "nothing.py"
     nothing.write_text("")
     settings = {

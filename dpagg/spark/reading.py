@@ -186,6 +186,12 @@ def normalise(df: DataFrame, schema: Schema, row_id: str | None = None) -> DataF
     return df.select(*selected)
 
 
+def only_features(df: DataFrame, schema: Schema) -> DataFrame:
+    """Return the feature columns of a normalised table: labels cannot be read from it."""
+    # A table without columns would lose its rows on the way to Python.
+    return df.select(*(F.col(quoted(feature.name)) for feature in schema.features), F.lit(1).alias("__dpagg_row"))
+
+
 def check_row_key(df: DataFrame, row_id: str) -> None:
     """Refuse a row key that is null or comes twice.
 
@@ -196,7 +202,7 @@ def check_row_key(df: DataFrame, row_id: str) -> None:
     EnvironmentFault
         If Spark itself failed.
     """
-    key = F.col(_quoted(row_id))
+    key = F.col(quoted(row_id))
     with _reading(None):
         counts = df.select(F.count(F.lit(1)), F.count(key), F.count_distinct(key)).first()
     rows, known, distinct = (0, 0, 0) if counts is None else (int(count) for count in counts)
@@ -247,7 +253,7 @@ def _check_format(spark: SparkSession, source: TableSource) -> None:
 
 
 def _delta_version(spark: SparkSession, source: TableSource, version: int | None) -> dict[str, Any]:
-    table = f"delta.{_quoted(source.path)}"
+    table = f"delta.{quoted(source.path)}"
     detail = spark.sql(f"DESCRIBE DETAIL {table}").select("id").first()
     latest = spark.sql(f"DESCRIBE HISTORY {table} LIMIT 1").select("version").first()
     if detail is None or latest is None:
@@ -344,10 +350,11 @@ class _Columns:
                 path=path,
                 remedy="Convert the column first.",
             )
-        return F.col(_quoted(found[0].name))
+        return F.col(quoted(found[0].name))
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """Return a name as Spark SQL takes it, whatever is in it."""
     return f"`{name.replace('`', '``')}`"
 
 

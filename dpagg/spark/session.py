@@ -287,9 +287,7 @@ def _protect_running(session: SparkSession) -> None:
     for name in _TALKATIVE:
         log4j.core.config.Configurator.setLevel(name, log4j.Level.OFF)
     if context.getConf().get("spark.io.encryption.enabled", "false") != "true":
-        _LOG.warning(
-            "The running Spark session does not encrypt what it spills: set spark.io.encryption.enabled=true"
-        )
+        _LOG.warning("The running Spark session does not encrypt what it spills: set spark.io.encryption.enabled=true")
 
 
 def _protect_python_log() -> None:

@@ -29,9 +29,7 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 NUM_ROWS, NUM_BAGS, NUM_PARTITIONS = 400, 20_000, 4
 PARTITIONS = tuple(str(p) for p in range(NUM_PARTITIONS))
-SCHEMA = Schema(
-    (Numeric("a", -1, 1), Numeric("b", 0, 10), Categorical("partition", PARTITIONS)), Label("y", 0, 5, 0.0)
-)
+SCHEMA = Schema((Numeric("a", -1, 1), Numeric("b", 0, 10), Categorical("partition", PARTITIONS)), Label("y", 0, 5, 0.0))
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +67,9 @@ def dense(table):
 
 @pytest.fixture
 def rule(spark, table):
-    return RowRule(SCHEMA, released=subspace(feature_pass(spark.createDataFrame(table), RowRule(SCHEMA)).factor.canonical()))
+    return RowRule(
+        SCHEMA, released=subspace(feature_pass(spark.createDataFrame(table), RowRule(SCHEMA)).factor.canonical())
+    )
 
 
 def faults(sums, dense):
@@ -84,7 +84,9 @@ def faults(sums, dense):
     found = []
     if np.abs(white.mean(axis=0)).max() > 5 / np.sqrt(count):
         found.append("mean")
-    moments = (white.T @ white / count - np.eye(width)) / np.where(np.eye(width) > 0, np.sqrt(2 / count), np.sqrt(1 / count))
+    moments = (white.T @ white / count - np.eye(width)) / np.where(
+        np.eye(width) > 0, np.sqrt(2 / count), np.sqrt(1 / count)
+    )
     if np.abs(moments).max() > 5:
         found.append("covariance")
     if stats.kstest((white**2).sum(axis=1), stats.chi2(width).cdf).pvalue < 1e-5:
@@ -107,7 +109,9 @@ def test_rows_engine_has_the_law_of_the_weighted_sums(spark, table, dense, rule)
 
 def test_factor_engine_has_the_law_of_the_weighted_sums(spark, table, dense, rule):
     found = labelled_pass(spark.createDataFrame(table).repartition(3), rule)
-    np.testing.assert_allclose(found.factor.canonical().T @ found.factor.canonical(), dense.T @ dense, rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(
+        found.factor.canonical().T @ found.factor.canonical(), dense.T @ dense, rtol=1e-10, atol=1e-10
+    )
     finish = Finish(Secret.insecure(2), "r", NUM_BAGS, 0.0, rule, found.factor.canonical())
     chunks = [finish.chunk(chunk) for chunk in range(finish.num_chunks)]
     features = np.concatenate([features for features, _ in chunks])
@@ -242,15 +246,18 @@ def test_rows_over_the_cap_leave_every_pass_alike(spark, rule):
 
 
 def test_plain_sums_are_sums(spark, table, dense, rule):
-    df = spark.createDataFrame(table).selectExpr("*", "id % 7 AS bag").repartition(3)
-    found = plain_sums_pass(df, rule, bag_column="bag", num_bags=7).sums.totals
-    expected = np.array([dense[np.asarray(table["id"]) % 7 == bag].sum(axis=0) for bag in range(7)])
+    df = spark.createDataFrame(table)
+    found = plain_sums_pass(df.repartition(3), rule, row_id="id", num_bags=7).sums.totals
+    bags = np.array([row.bag for row in df.selectExpr("pmod(xxhash64(id), 7) AS bag").collect()])
+    expected = np.array([dense[bags == bag].sum(axis=0) for bag in range(7)])
     np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-10)
 
 
 def test_the_factor_of_a_released_table(spark):
     rows = np.random.default_rng(0).standard_normal((500, 4))
-    df = spark.createDataFrame([(row[:3].tolist(), float(row[3])) for row in rows], "features array<double>, label double")
+    df = spark.createDataFrame(
+        [(row[:3].tolist(), float(row[3])) for row in rows], "features array<double>, label double"
+    )
     factor, count = table_factor(df.repartition(6))
     assert count == 500
     np.testing.assert_allclose(factor.T @ factor, rows.T @ rows, rtol=1e-10, atol=1e-10)
@@ -271,6 +278,10 @@ class Explosive(RowRule):
 def test_a_failing_kernel_shows_no_row(spark, table, rule, capfd):
     with pytest.raises(EnvironmentFault) as caught:
         feature_pass(spark.createDataFrame(table), Explosive(SCHEMA))
-    shown = str(caught.value) + capfd.readouterr().err + repr(caught.value.__context__ and caught.value.__suppress_context__)
+    shown = (
+        str(caught.value)
+        + capfd.readouterr().err
+        + repr(caught.value.__context__ and caught.value.__suppress_context__)
+    )
     assert "cannot digest" not in shown
     assert str(table["y"][0].as_py()) not in shown

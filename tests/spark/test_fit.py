@@ -35,9 +35,7 @@ def sums(seed: int, bags: int = BAGS, dead_column: int | None = None) -> NDArray
     table = np.random.default_rng(99)
     device = table.integers(3, size=ROWS)
     price = table.uniform(-1, 1, ROWS)
-    x = np.column_stack([np.ones(ROWS), price, table.random(ROWS) < 0.1, device == 1, device == 2]).astype(
-        float
-    )
+    x = np.column_stack([np.ones(ROWS), price, table.random(ROWS) < 0.1, device == 1, device == 2]).astype(float)
     if dead_column is not None:
         x[:, dead_column] = 0.0
     y = x @ np.array([4.0, 2.0, -1.0, 0.5, 1.5]) + table.normal(size=ROWS)
@@ -134,9 +132,7 @@ def test_summary_is_json_and_coefficients_are_in_the_users_units(
     assert "400 bags" in result.status_text
 
 
-def test_running_again_is_done_and_another_model_is_refused(
-    spark: SparkSession, release: str, tmp_path: Path
-) -> None:
+def test_running_again_is_done_and_another_model_is_refused(spark: SparkSession, release: str, tmp_path: Path) -> None:
     output = tmp_path / "model.json"
     fit(spark, release, output)
     before = output.read_bytes()
@@ -164,12 +160,8 @@ def test_rounding_does_not_make_another_model(spark: SparkSession, release: str,
         fit(spark, release, output)
 
 
-@pytest.mark.parametrize(
-    "content", ["{}", "[]", "not json", '{"format": "dpagg-linear-model", "version": 99}']
-)
-def test_a_foreign_file_at_the_output_is_kept(
-    spark: SparkSession, release: str, tmp_path: Path, content: str
-) -> None:
+@pytest.mark.parametrize("content", ["{}", "[]", "not json", '{"format": "dpagg-linear-model", "version": 99}'])
+def test_a_foreign_file_at_the_output_is_kept(spark: SparkSession, release: str, tmp_path: Path, content: str) -> None:
     output = tmp_path / "model.json"
     output.write_text(content)
     with pytest.raises(ConfigError, match="not a model") as caught:
@@ -199,9 +191,7 @@ def test_bounded_fit(spark: SparkSession, release: str, tmp_path: Path) -> None:
     result = fit(spark, release, tmp_path / "model.json", name="bounded-least-squares", norm_bound=2.0)
     assert result.model.fit["status"] == "bound_active" and result.model.fit["norm_bound"] == 2.0
     assert np.linalg.norm(result.model.coefficients) == pytest.approx(2.0)
-    assert not fit(
-        spark, release, tmp_path / "model.json", name="bounded-least-squares", norm_bound=2.0
-    ).is_new
+    assert not fit(spark, release, tmp_path / "model.json", name="bounded-least-squares", norm_bound=2.0).is_new
 
 
 def test_a_column_left_out_of_the_release_is_named(spark: SparkSession, tmp_path: Path) -> None:

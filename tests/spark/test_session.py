@@ -33,9 +33,7 @@ def _run(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
 def test_delta_round_trip_and_merge(spark, tmp_path):
     path = str(tmp_path / "table")
     spark.range(5).write.format("delta").save(path)
-    spark.sql(
-        f"MERGE INTO delta.`{path}` t USING (SELECT 7L AS id) s ON t.id = s.id WHEN NOT MATCHED THEN INSERT *"
-    )
+    spark.sql(f"MERGE INTO delta.`{path}` t USING (SELECT 7L AS id) s ON t.id = s.id WHEN NOT MATCHED THEN INSERT *")
     assert sorted(row.id for row in spark.read.format("delta").load(path).collect()) == [0, 1, 2, 3, 4, 7]
 
 
@@ -188,9 +186,7 @@ def test_spark_that_does_not_start_is_an_environment_fault():
 
 
 def test_no_usable_java_is_an_environment_fault_not_a_traceback(tmp_path):
-    done = _run(
-        "from dpagg.spark.java import main; import sys; sys.exit(main([]))", **_without_java(tmp_path)
-    )
+    done = _run("from dpagg.spark.java import main; import sys; sys.exit(main([]))", **_without_java(tmp_path))
     assert done.returncode == 5
     assert "Traceback" not in done.stderr and "cache" in done.stderr
 

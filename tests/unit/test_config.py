@@ -158,9 +158,7 @@ def test_the_documented_configuration(tmp_path: Path) -> None:
         (["schema"], 3, "schema", "3 is given, expected a mapping"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_path(
-    path: list[str | int], value: Any, said_path: str, words: str
-) -> None:
+def test_what_is_wrong_is_said_with_its_path(path: list[str | int], value: Any, said_path: str, words: str) -> None:
     with pytest.raises(ConfigError) as refused:
         parse_config(changed(path, value), "aggregate")
     assert refused.value.path == said_path, str(refused.value)
@@ -250,15 +248,11 @@ def test_scalars_are_those_of_yaml_1_2(tmp_path: Path) -> None:
     text = DOCUMENTED.replace("[mobile, desktop, tablet]", "[no, 12:30, 010, 2026-01-02, 7]")
     config = load(tmp_path, text.replace("1.0e-8", "1e-8"))
     assert config.privacy.delta == 1e-8
-    assert config.encoding.features[1] == Categorical(
-        "device", ("no", "12:30", "010", "2026-01-02", "7"), other=True
-    )
+    assert config.encoding.features[1] == Categorical("device", ("no", "12:30", "010", "2026-01-02", "7"), other=True)
 
 
 def test_names_come_from_set_then_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = DOCUMENTED.replace("data/impressions", '"${ROOT}/day=${DAY}"').replace(
-        "epsilon: 1.0", 'epsilon: "${E}"'
-    )
+    text = DOCUMENTED.replace("data/impressions", '"${ROOT}/day=${DAY}"').replace("epsilon: 1.0", 'epsilon: "${E}"')
     monkeypatch.setenv("ROOT", "s3a://bucket/x")
     monkeypatch.setenv("DAY", "2020-01-01")
     config = load(tmp_path, text, {"DAY": "2026-11-28", "E": "0.5"})
@@ -366,9 +360,7 @@ def test_public_dict_is_a_configuration_again() -> None:
 def test_fits() -> None:
     content: dict[str, Any] = {"release": {"path": "r"}, "output": {"path": "m.json"}}
     assert parse_config(content, "fit").method.name == "least-squares"
-    bounded = parse_config(
-        content | {"method": {"name": "bounded-least-squares", "norm_bound": "2"}}, "fit"
-    ).method
+    bounded = parse_config(content | {"method": {"name": "bounded-least-squares", "norm_bound": "2"}}, "fit").method
     assert isinstance(bounded, BoundedLeastSquaresConfig) and bounded.norm_bound == 2.0
     for method, path, words in (
         ({"name": "bounded-least-squares"}, "method.norm_bound", "required"),

@@ -105,9 +105,7 @@ def test_launcher_is_made_once_when_processes_race(bare):
 
 def test_bundled_java_trusts_what_python_trusts(bare, monkeypatch):
     bundle = bare / "authorities.pem"
-    bundle.write_bytes(
-        _authority("One of our own") + b"-----BEGIN CERTIFICATE-----\nbm90\n-----END CERTIFICATE-----\n"
-    )
+    bundle.write_bytes(_authority("One of our own") + b"-----BEGIN CERTIFICATE-----\nbm90\n-----END CERTIFICATE-----\n")
     monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
     home = java.java_home()
     store = pkcs12.load_pkcs12((home / "authorities.p12").read_bytes(), b"changeit")

@@ -103,9 +103,7 @@ def test_pure_layers_import_only_what_they_may(third_party, layer):
     prefix = f"dpagg.{layer}"
     seen = {m: libraries for m, libraries in third_party.items() if m == prefix or m.startswith(prefix + ".")}
     assert seen
-    assert {
-        m: libraries - ALLOWED[layer] for m, libraries in seen.items() if libraries - ALLOWED[layer]
-    } == {}
+    assert {m: libraries - ALLOWED[layer] for m, libraries in seen.items() if libraries - ALLOWED[layer]} == {}
 
 
 @pytest.mark.parametrize("library", PLACES)

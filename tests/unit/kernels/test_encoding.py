@@ -251,9 +251,7 @@ def test_wrong_batches_are_refused_without_a_cell() -> None:
         encode_features(pa.RecordBatch.from_arrays([pa.array(["canary"])], names=["x"]), schema)
     assert "canary" not in str(refused.value)
     with pytest.raises(DataError, match="expected text"):
-        encode_features(
-            pa.RecordBatch.from_arrays([pa.array([1.0])], names=["x"]), Schema((Hashed("x", 3),), LABEL)
-        )
+        encode_features(pa.RecordBatch.from_arrays([pa.array([1.0])], names=["x"]), Schema((Hashed("x", 3),), LABEL))
 
 
 def test_a_million_rows_of_twenty_numbers_take_a_fraction_of_a_second() -> None:

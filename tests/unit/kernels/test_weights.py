@@ -9,7 +9,6 @@ from dpagg.kernels.schema import Label, Numeric, Schema
 from dpagg.kernels.streams import Secret
 from dpagg.kernels.weights import BAGS_PER_CHUNK, Finish, WeightedSums, tiles_of_rows
 
-
 _LABEL = Label("y", lower=5.0, upper=15.0, missing_constant=5.0)
 _RULE = RowRule(Schema((Numeric("x", -1.0, 1.0),), _LABEL, intercept=True))
 _NO_INTERCEPT = RowRule(Schema((Numeric("x", -1.0, 1.0),), _LABEL, intercept=False))

@@ -156,9 +156,7 @@ def test_arrays_must_fit_the_schema() -> None:
         LinearModel(Schema(FEATURES, LABEL), np.zeros(2), np.zeros(2), np.zeros(2))
 
 
-def fitted(
-    seed: int, bound: float | None = None
-) -> tuple[LinearModel, NDArray[np.float64], NDArray[np.float64]]:
+def fitted(seed: int, bound: float | None = None) -> tuple[LinearModel, NDArray[np.float64], NDArray[np.float64]]:
     """A fit on encoded rows taken as an aggregate, with the rows of its design in the user's units."""
     rng = np.random.default_rng(seed)
     schema = Schema((Numeric("a", 10.0, 30.0), Numeric("b", -1.0, 0.0)), LABEL)

@@ -1,0 +1,111 @@
+"""The promise of a release, in words for people and in numbers for whoever wants to compute them again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dpagg.accounting.event import Event
+
+FORMAT = "dpagg-certificate"
+VERSION = 1
+# Multiples of the claimed epsilon at which the curve is given.
+_CURVE = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0)
+
+ARITHMETIC = (
+    "Weights and noise are drawn in double precision; the guarantee is that of the mechanism over the real numbers."
+)
+LABEL_DP_TERMS = (
+    "No feature, filter, scale, bound, number of bags or category was derived from labels.",
+    "Labels are clipped to the declared bounds before use, and a missing or bad label becomes the declared constant; "
+    "whether that happened to any row is not told.",
+    "Weights are known to nobody, fresh, used once, and the same for the features and the label of a row.",
+    "One label is protected: whoever appears in several rows is protected for each label by itself.",
+)
+LABEL_DP_PUBLIC = (
+    "all features of all rows, and which rows there are",
+    "the number of rows, and how many were left out for a missing feature or a leverage over the cap",
+    "leverages and everything else computed from features",
+    "the configuration",
+)
+
+
+def certificate(
+    event: Event,
+    *,
+    mechanism: str,
+    epsilon: float,
+    delta: float,
+    is_private: bool,
+    assumptions: Sequence[str],
+    public: Sequence[str],
+    facts: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return the certificate of one release as plain JSON values.
+
+    Parameters
+    ----------
+    event : Event
+        What was run; `epsilon`, `delta` and the curve are recomputed from it.
+    mechanism : str
+        Its name in the configuration.
+    epsilon, delta : float
+        The claim. `epsilon` is ignored where the event has none, and the certificate says ``"inf"``.
+    is_private : bool
+        False if the randomness of the release can be guessed; the statement then says that nothing is protected.
+    assumptions, public : sequence of str
+        What a reviewer has to accept, and what is not protected.
+    facts : mapping
+        Everything else that describes the release; plain JSON values.
+
+    Returns
+    -------
+    dict
+        JSON values without NaN or infinity.
+
+    Raises
+    ------
+    ValueError
+        If the event does not meet the claim.
+    """
+    reached = event.delta(epsilon)
+    bounded = reached < 1.0
+    if bounded and reached > delta:
+        raise ValueError(f"the event has delta {reached:g} at epsilon {epsilon:g}, which is over the claimed {delta:g}")
+    if not is_private:
+        statement = "NOT PRIVATE: the random numbers of this release come from a public seed. Use it for tests only."
+    elif not bounded:
+        statement = (
+            "NOT PRIVATE: sums over known members without weights or noise protect no label (infinite epsilon)."
+        )
+    else:
+        statement = (
+            f"Whatever anybody knew before: the released table is, up to a factor of e^{epsilon:g} in probability and "
+            f"an exception of {delta:g}, as likely as it would have been if any one label had had any other value "
+            f"within its bounds. Features are not protected."
+        )
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "statement": statement,
+        "mechanism": mechanism,
+        "adjacency": "change_one_label",
+        "unit": "one label",
+        "private": is_private and bounded,
+        "epsilon": epsilon if bounded else "inf",
+        "delta": delta if bounded else 1.0,
+        "delta_at_epsilon": reached,
+        "curve": [{"epsilon": epsilon * step, "delta": event.delta(epsilon * step)} for step in _CURVE],
+        "event": event.to_dict(),
+        "assumptions": [*assumptions, ARITHMETIC],
+        "public": list(public),
+        **{name: _plain(value) for name, value in facts.items()},
+    }
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no infinity; a number that isn't finite becomes its name."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value

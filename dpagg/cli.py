@@ -1,0 +1,223 @@
+"""The ``dpagg`` command: reads a configuration, calls a run, prints what came of it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from dpagg.errors import DpaggError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+app = typer.Typer(
+    help="Differentially private aggregates and regressions of labelled tables, on Spark.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+certificate_app = typer.Typer(help="Read the promise of a release.", no_args_is_help=True)
+app.add_typer(certificate_app, name="certificate")
+
+ConfigArgument = Annotated[Path, typer.Argument(help="Configuration of the run (YAML).", show_default=False)]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Value for ${KEY} in the configuration.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
+VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Say on standard error what is being done.")]
+SeedOption = Annotated[
+    int | None,
+    typer.Option("--insecure-seed", help="Reproducible and NOT PRIVATE: for tests and papers.", show_default=False),
+]
+
+
+def main() -> None:
+    """Entry point of the ``dpagg`` script."""
+    sys.exit(run(None))
+
+
+def run(arguments: list[str] | None) -> int:
+    """Run the command line and return its exit code: 0 done, 2 usage, 3 privacy, 4 data, 5 environment."""
+    try:
+        outcome = typer.main.get_command(app)(args=arguments, prog_name="dpagg", standalone_mode=False)
+    except DpaggError as error:
+        _complain(str(error))
+        return error.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        _complain("interrupted; nothing was published")
+        return 130
+    except Exception as error:
+        if hasattr(error, "show") and hasattr(error, "exit_code"):  # usage; typer brings its own copy of click
+            error.show()
+            return int(error.exit_code)
+        # The text of an unforeseen exception may quote a row, so its kind and place have to do.
+        trace = error.__traceback__
+        while trace is not None and trace.tb_next is not None:
+            trace = trace.tb_next
+        place = f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}" if trace is not None else "?"
+        _complain(f"unforeseen {type(error).__name__} at {place}; nothing was published. Please report it.")
+        return 1
+    return outcome if isinstance(outcome, int) else 0
+
+
+def run_job(command: str, arguments: list[str]) -> int:
+    """Run a command as a job, its configuration given as ``--config FILE``."""
+    parser = argparse.ArgumentParser(prog=f"jobs/{command}.py", description=f"dpagg {command} through spark-submit.")
+    parser.add_argument("--config", required=True, help="configuration of the run (YAML)")
+    known, rest = parser.parse_known_args(arguments)
+    return run([command, known.config, *rest])
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option("--out", help="Folder for the table, the release and the model.")] = Path(
+        "dpagg-demo"
+    ),
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Make a realistic ad-conversion table, aggregate it privately, fit on the aggregate, compare the losses."""
+    from dpagg.experiments.demo import run_demo
+
+    with _status("making a table, a private aggregate and a model", as_json):
+        result = run_demo(_spark(verbose), out)
+    if as_json:
+        _print_json(result)
+        return
+    release = result["wtd_flag"]
+    console = Console()
+    console.print(
+        f"{result['table']['num_rows']:,} impressions, {release['num_bags']:,} weighted sums at "
+        f"epsilon {release['epsilon']:g}, delta {release['delta']:g}, no assumption about labels"
+    )
+    table = Table("model", "mean squared error", "excess share")
+    table.add_row("best constant", f"{result['constant']['mse']:.4f}", "1")
+    table.add_row("private: fitted on the aggregate", f"{release['mse']:.4f}", f"{release['excess_share']:.4f}")
+    table.add_row("not private: least squares on the rows", f"{result['least_squares']['mse']:.4f}", "0")
+    console.print(table)
+    console.print(f"R² of least squares: {result['least_squares']['r_squared']:.3f}")
+    for name, path in result["paths"].items():
+        console.print(f"{name:12} {path}", soft_wrap=True)
+    console.print(f"Read the promise: dpagg certificate show {result['paths']['certificate']}", soft_wrap=True)
+
+
+@app.command()
+def plan(
+    config: ConfigArgument, sets: SetOption = None, as_json: JsonOption = False, verbose: VerboseOption = False
+) -> None:
+    """Say what (epsilon, delta) buys on a table, without reading a label."""
+    from dpagg.config import load_config, parse_settings
+    from dpagg.runs.plan import describe_plan, make_plan
+
+    settings = load_config(config, "aggregate", parse_settings(sets or []))
+    with _status("reading features", as_json):
+        described = describe_plan(make_plan(_spark(verbose), settings), settings)
+    _report(described, as_json, "Plan (no label was read)")
+
+
+@app.command()
+def aggregate(
+    config: ConfigArgument,
+    sets: SetOption = None,
+    as_json: JsonOption = False,
+    insecure_seed: SeedOption = None,
+    verbose: VerboseOption = False,
+) -> None:
+    """Release private weighted sums of a table as a Delta table with a certificate."""
+    from dpagg.config import load_config, parse_settings
+    from dpagg.runs.aggregate import run_aggregate
+
+    settings = load_config(config, "aggregate", parse_settings(sets or []))
+    with _status("aggregating", as_json):
+        result = run_aggregate(_spark(verbose), settings, insecure_seed=insecure_seed)
+    _report(result.summary(), as_json, result.certificate["statement"])
+
+
+@app.command()
+def fit(
+    config: ConfigArgument, sets: SetOption = None, as_json: JsonOption = False, verbose: VerboseOption = False
+) -> None:
+    """Fit a linear model on a released aggregate."""
+    from dpagg.config import load_config, parse_settings
+    from dpagg.runs.fit import run_fit
+
+    settings = load_config(config, "fit", parse_settings(sets or []))
+    with _status("fitting", as_json):
+        result = run_fit(settings, _spark(verbose))
+    if as_json:
+        _print_json(result.summary())
+        return
+    console = Console()
+    table = Table("coefficient", "in the user's units", "standard error", "meaning")
+    for row in result.coefficients():
+        table.add_row(row["name"], f"{row['coefficient']:.6g}", f"{row['standard_error']:.2g}", row["meaning"])
+    console.print(table)
+    console.print(f"{result.status_text}\nmodel: {result.path}", soft_wrap=True)
+
+
+@certificate_app.command()
+def show(
+    file: Annotated[Path, typer.Argument(help="_certificate.json of a release.", show_default=False)],
+    as_json: JsonOption = False,
+) -> None:
+    """Say a release's promise in words."""
+    from dpagg.runs.certificates import describe_certificate, load_certificate
+
+    certificate = load_certificate(file)
+    if as_json:
+        _print_json(certificate)
+        return
+    Console().print(describe_certificate(certificate), soft_wrap=False)
+
+
+def _spark(verbose: bool) -> SparkSession:
+    logging.basicConfig(
+        level=logging.INFO if verbose else logging.WARNING, stream=sys.stderr, format="%(levelname)s %(message)s"
+    )
+    from dpagg.spark.session import spark_session
+
+    return spark_session()
+
+
+@contextmanager
+def _status(what: str, as_json: bool) -> Iterator[None]:
+    console = Console(stderr=True)
+    if as_json or not console.is_terminal:
+        yield
+        return
+    with console.status(what):
+        yield
+
+
+def _report(found: Mapping[str, Any], as_json: bool, title: str) -> None:
+    if as_json:
+        _print_json(found)
+        return
+    console = Console()
+    console.print(title)
+    table = Table(show_header=False)
+    for name, value in found.items():
+        lines = value.items() if isinstance(value, Mapping) else [("", value)]
+        for inner, content in lines:
+            shown = f"{content:.6g}" if isinstance(content, float) else str(content)
+            table.add_row(f"{name} {inner}".replace("_", " ").strip(), shown)
+    console.print(table)
+
+
+def _print_json(found: Mapping[str, Any]) -> None:
+    typer.echo(json.dumps(found, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def _complain(message: str) -> None:
+    Console(stderr=True).print(f"[bold red]dpagg:[/] {escape(message)}", soft_wrap=True, highlight=False)

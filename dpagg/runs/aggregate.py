@@ -1,0 +1,236 @@
+"""One release of weighted aggregates, from table to published Delta table."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import logging
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import dpagg
+from dpagg.accounting.certificate import LABEL_DP_PUBLIC, LABEL_DP_TERMS, certificate
+from dpagg.config import AggregateConfig, AssumedFloorConfig, UnweightedSumsConfig
+from dpagg.errors import ConfigError, DataError
+from dpagg.kernels.rows import RowSummary
+from dpagg.kernels.streams import Secret
+from dpagg.kernels.weights import Finish
+from dpagg.runs.plan import Plan, make_plan
+from dpagg.spark.delta import CERTIFICATE_FILE, drawn_bags, publish, published_certificate
+from dpagg.spark.engines import labelled_pass, plain_sums_pass, weighted_sums_pass
+from dpagg.spark.reading import InputTable, read_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_LOG = logging.getLogger(__name__)
+_COMMENTS = {
+    "bag_id": "Number of the bag; its order means nothing",
+    "features": "Weighted sums of the encoded features, in the order of the certificate's columns",
+    "label": "Weighted sum of the clipped labels with the same weights, plus the certificate's label noise",
+}
+_PLAIN_COMMENTS = {
+    "bag_id": "Number of the bag; its order means nothing",
+    "features": "Plain sums of the encoded features, in the order of the certificate's columns",
+    "label": "Plain sum of the clipped labels: NOT PRIVATE",
+}
+
+
+@dataclass(frozen=True)
+class AggregateResult:
+    """A published release.
+
+    Attributes
+    ----------
+    path : str
+        Of the Delta table.
+    certificate : dict
+        Its certificate.
+    is_new : bool
+        False if the path held this very release already and nothing was drawn.
+    """
+
+    path: str
+    certificate: dict[str, Any]
+    is_new: bool
+
+    def summary(self) -> dict[str, Any]:
+        """Return what a person or a scheduler wants to know, as plain JSON values."""
+        names = ("mechanism", "epsilon", "delta", "num_bags", "num_rows", "rows_left_out", "label_noise_variance")
+        return {
+            "path": self.path,
+            "certificate": f"{self.path}/{CERTIFICATE_FILE}",
+            "published": "now" if self.is_new else "earlier: nothing was drawn",
+            **{name: self.certificate[name] for name in names},
+        }
+
+
+def run_aggregate(spark: SparkSession, config: AggregateConfig, *, insecure_seed: int | None = None) -> AggregateResult:
+    """Draw one release and publish it at ``output.path``, or recognise that it is there already.
+
+    Parameters
+    ----------
+    spark : SparkSession
+        With Delta.
+    config : AggregateConfig
+        Of the run.
+    insecure_seed : int, optional
+        Makes the release reproducible and not private; for tests and papers.
+
+    Returns
+    -------
+    AggregateResult
+
+    Raises
+    ------
+    ConfigError
+        If something else is at the output path.
+    DataError, PrivacyError
+        As `dpagg.runs.plan.make_plan`; or if the input changed while the release was drawn.
+    """
+    table = read_table(spark, config.input)
+    release_id = _release_id(config, table, insecure_seed)
+    earlier = published_certificate(spark, config.output.path)
+    if earlier is not None:
+        if earlier.get("release_id") != release_id:
+            raise ConfigError(
+                f"{config.output.path} holds another release",
+                path="output.path",
+                remedy="Choose a new path: a release is never overwritten.",
+            )
+        _LOG.info("the release is published already; nothing was drawn")
+        return AggregateResult(config.output.path, earlier, is_new=False)
+
+    plan = make_plan(spark, config, table)
+    secret = Secret.fresh() if insecure_seed is None else Secret.insecure(insecure_seed)
+    engine = _engine(config)
+    partitions = config.performance.num_partitions or spark.sparkContext.defaultParallelism * 2
+    factor, sums = _draw(plan, config, engine, secret, release_id, partitions)
+    table.recheck()
+    finish = Finish(
+        secret=secret,
+        release_id=release_id,
+        num_bags=plan.num_bags,
+        noise_std=math.sqrt(plan.noise_variance),
+        rule=plan.rule,
+        factor=factor,
+    )
+    text = _certificate(plan, config, engine, secret, release_id)
+    publish(
+        drawn_bags(spark, finish, sums),
+        config.output.path,
+        text,
+        _PLAIN_COMMENTS if engine == "plain" else _COMMENTS,
+    )
+    return AggregateResult(config.output.path, text, is_new=True)
+
+
+def _engine(config: AggregateConfig) -> str:
+    """The factor is the faster one at any size: no shuffle, and no term in n times m."""
+    if isinstance(config.mechanism, UnweightedSumsConfig):
+        return "plain"
+    return "factor" if config.performance.engine == "auto" else config.performance.engine
+
+
+def _draw(
+    plan: Plan, config: AggregateConfig, engine: str, secret: Secret, release_id: str, partitions: int
+) -> tuple[NDArray[np.float64] | None, NDArray[np.float64] | None]:
+    """Read the labels: the factor of [X y], or the sums of all bags."""
+    row_id = config.input.row_id
+    if engine == "factor":
+        seen = labelled_pass(plan.rows, plan.rule)
+        _require_same_rows(plan, seen.summary)
+        return seen.factor.canonical(), None
+    if row_id is None:
+        raise ConfigError(
+            "bags of known members need a row key", path="input.row_id", remedy="Name the column that identifies a row."
+        )
+    if engine == "rows":
+        drawn = weighted_sums_pass(
+            plan.rows,
+            plan.rule,
+            row_id=row_id,
+            num_bags=plan.num_bags,
+            num_partitions=partitions,
+            secret=secret,
+            release_id=release_id,
+        )
+    else:
+        drawn = plain_sums_pass(plan.rows, plan.rule, row_id=row_id, num_bags=plan.num_bags)
+    _require_same_rows(plan, drawn.summary)
+    return None, drawn.sums.totals
+
+
+def _require_same_rows(plan: Plan, seen: RowSummary) -> None:
+    """Stop if this pass met other rows than the plan was made for: the noise would not fit them."""
+    same = (seen.num_rows, seen.num_missing, seen.num_over_cap) == (
+        plan.summary.num_rows,
+        plan.summary.num_missing,
+        plan.summary.num_over_cap,
+    )
+    # Leverages may differ in the last bits between passes: matrix products depend on the size of a batch.
+    if not same or seen.largest_leverage > plan.summary.largest_leverage * (1.0 + 1e-9):
+        raise DataError(
+            "the input changed while it was read; nothing was published",
+            remedy="Run again when nothing writes to it, or read a Delta table, whose version is pinned.",
+        )
+
+
+def _release_id(config: AggregateConfig, table: InputTable, insecure_seed: int | None) -> str:
+    identity = json.dumps([config.digest(), table.version, config.output.path, insecure_seed], sort_keys=True)
+    return hashlib.sha256(identity.encode()).hexdigest()
+
+
+def _certificate(plan: Plan, config: AggregateConfig, engine: str, secret: Secret, release_id: str) -> dict[str, Any]:
+    privacy, schema = config.privacy, config.encoding
+    assumptions = list(LABEL_DP_TERMS)
+    if isinstance(privacy.floor, AssumedFloorConfig) and engine != "plain":
+        assumptions.insert(
+            0,
+            f"ASSUMED by the user, not checked: the mean squared residual of the least-squares fit is at least "
+            f"{privacy.floor.mean_squared_residual:g} per row, whatever the one label is.",
+        )
+    if engine == "plain":
+        assumptions = ["None would help: see the statement."]
+    return certificate(
+        plan.event,
+        mechanism=config.mechanism.name,
+        epsilon=privacy.epsilon,
+        delta=privacy.delta,
+        is_private=secret.is_private,
+        assumptions=assumptions,
+        public=LABEL_DP_PUBLIC,
+        facts={
+            "release_id": release_id,
+            "num_bags": plan.num_bags,
+            "num_rows": plan.summary.num_rows,
+            "rows_left_out": {
+                "missing_feature": plan.summary.num_missing,
+                "over_leverage_cap": plan.summary.num_over_cap,
+            },
+            "leverage": {
+                "largest": plan.summary.largest_leverage,
+                "cap": plan.leverage_cap if math.isfinite(plan.leverage_cap) else None,
+            },
+            "rank": plan.rank,
+            "label_noise_variance": plan.noise_variance,
+            "failure_probability": 0.0,
+            "declared_bounds": {
+                "label": [schema.label.lower, schema.label.upper],
+                "features": config.public_dict()["schema"]["features"],
+            },
+            "columns": [dataclasses.asdict(column) for column in schema.columns],
+            "label": {"name": schema.label.name, "lower": schema.label.lower, "upper": schema.label.upper},
+            "schema": config.public_dict()["schema"],
+            "engine": engine,
+            "randomness": "operating system" if secret.is_private else "public seed: not private",
+            "input_version": plan.table.version,
+            "config_digest": config.digest(),
+            "code_version": dpagg.__version__,
+        },
+    )

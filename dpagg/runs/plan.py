@@ -1,0 +1,229 @@
+"""What a release would be, decided from features and public numbers alone: no label is read here."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dpagg.accounting.calibration import calibrate_label_noise, calibrate_num_bags
+from dpagg.accounting.event import Event
+from dpagg.accounting.paper_bounds import sheffet_num_bags, weighted_flag_num_bags
+from dpagg.accounting.unweighted_sums import UnweightedSums
+from dpagg.accounting.weighted_aggregation import WeightedAggregation
+from dpagg.accounting.worst_rows import worst_rows
+from dpagg.config import AggregateConfig, AssumedFloorConfig, UnweightedSumsConfig
+from dpagg.errors import DataError, PrivacyError
+from dpagg.kernels.leverage import subspace
+from dpagg.kernels.rows import RowRule, RowSummary
+from dpagg.spark.engines import feature_pass, summary_pass
+from dpagg.spark.reading import InputTable, check_row_key, normalise, only_features, read_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A release that is ready to be drawn: rows chosen, noise calibrated, labels unread.
+
+    Attributes
+    ----------
+    table : InputTable
+        The input at its pinned version.
+    rows : DataFrame
+        Features, label and row key, types settled.
+    rule : RowRule
+        Which rows take part, and in which subspace.
+    summary : RowSummary
+        Counts and the largest leverage.
+    num_bags : int
+        m.
+    noise_variance : float
+        tau^2, in squared units of the label.
+    event : Event
+        What will be accounted.
+    leverage_cap : float
+        Rows above it are left out.
+    smallest_singular_value : float
+        Of the released features, for Sheffet's bound.
+    """
+
+    table: InputTable
+    rows: DataFrame
+    rule: RowRule
+    summary: RowSummary
+    num_bags: int
+    noise_variance: float
+    event: Event
+    leverage_cap: float
+    smallest_singular_value: float
+
+    @property
+    def rank(self) -> int:
+        """Dimension of the released features, r."""
+        return self.rule.released.rank if self.rule.released is not None else 0
+
+
+def make_plan(spark: SparkSession, config: AggregateConfig, table: InputTable | None = None) -> Plan:
+    """Choose rows and noise for a release.
+
+    Raises
+    ------
+    DataError
+        If the table can't be used: see `dpagg.spark.reading`; or if no more rows than columns are left.
+    PrivacyError
+        If delta is too large for the number of rows, or the number of bags too large for an assumed floor.
+    """
+    schema = config.encoding
+    table = table if table is not None else read_table(spark, config.input)
+    rows = normalise(table.df, schema, config.input.row_id)
+    if config.input.row_id is not None:
+        check_row_key(rows, config.input.row_id)
+    features = only_features(rows, schema)
+
+    everything = feature_pass(features, RowRule(schema))
+    num_rows = everything.summary.num_rows
+    _require_rows(num_rows, len(schema.columns), everything.summary.num_missing)
+    selection = subspace(everything.factor.canonical())
+    factor = config.privacy.leverage_cap_factor
+    cap = math.inf if factor is None else min(factor * selection.rank / num_rows, 1.0)
+    kept = feature_pass(features, RowRule(schema, selection=selection, cap=cap))
+    if kept.summary.num_over_cap:
+        _require_rows(kept.summary.num_rows, len(schema.columns), kept.summary.num_missing)
+        released = subspace(kept.factor.canonical())
+        rule = RowRule(schema, selection=selection, cap=cap, released=released)
+        summary = summary_pass(features, rule)
+    else:
+        rule = RowRule(schema, released=selection)
+        summary = kept.summary
+    return _calibrated(config, table, rows, rule, summary, cap, kept.factor.canonical())
+
+
+def _calibrated(
+    config: AggregateConfig,
+    table: InputTable,
+    rows: DataFrame,
+    rule: RowRule,
+    summary: RowSummary,
+    cap: float,
+    factor: Any,
+) -> Plan:
+    n, privacy, label_range = summary.num_rows, config.privacy, rule.schema.label.range
+    if privacy.delta >= 1.0 / n:
+        raise PrivacyError(
+            f"{privacy.delta:g} is given for {n:,} rows, expected less than 1/n = {1.0 / n:.3g}",
+            path="privacy.delta",
+            remedy="A delta of 1/n allows a mechanism that publishes one row; take 1/n^1.5 or less.",
+        )
+    singular = float(np.linalg.svd(factor, compute_uv=False)[: rule.released.rank][-1]) if rule.released else 0.0
+    event: Event
+    if isinstance(config.mechanism, UnweightedSumsConfig):
+        event = UnweightedSums()
+        return Plan(table, rows, rule, summary, config.mechanism.num_bags, 0.0, event, cap, singular)
+
+    leverage, bound = worst_rows(summary.largest_leverage, n, rule.label_magnitude, label_range)
+    asked = config.mechanism.num_bags
+    if isinstance(privacy.floor, AssumedFloorConfig):
+        residual_floor, noise_variance = privacy.floor.mean_squared_residual * n, 0.0
+        allowed = calibrate_num_bags(
+            epsilon=privacy.epsilon,
+            delta=privacy.delta,
+            label_range=label_range,
+            leverage=leverage,
+            residual_floor=residual_floor,
+            residual_bound=bound,
+        )
+        if allowed == 0 or (asked != "auto" and asked > allowed):
+            raise PrivacyError(
+                f"{'one bag' if asked == 'auto' else f'{asked:,} bags'} at epsilon {privacy.epsilon:g}, delta "
+                f"{privacy.delta:g}: the assumed floor allows {allowed:,}",
+                path="mechanism.num_bags",
+                remedy="Take num_bags: auto, a larger epsilon, or floor: {kind: noise}.",
+            )
+        num_bags = min(allowed, n) if asked == "auto" else asked
+    else:
+        residual_floor = 0.0
+        num_bags = n if asked == "auto" else asked
+        noise_variance = calibrate_label_noise(
+            epsilon=privacy.epsilon,
+            delta=privacy.delta,
+            num_bags=num_bags,
+            label_range=label_range,
+            leverage=leverage,
+            residual_bound=bound,
+        )
+    event = WeightedAggregation(
+        num_bags=num_bags,
+        label_range=label_range,
+        leverage=leverage,
+        residual_floor=residual_floor,
+        residual_bound=bound,
+        label_noise_variance=noise_variance,
+    )
+    return Plan(table, rows, rule, summary, num_bags, noise_variance, event, cap, singular)
+
+
+def describe_plan(plan: Plan, config: AggregateConfig) -> dict[str, Any]:
+    """Return what (epsilon, delta) buys, as plain JSON values.
+
+    Expected losses need a residual deviation that the user declares (``plan.residual_std`` or an assumed floor).
+    The papers' numbers of bags hide their constants in O(), taken as 1 here: they show a shape only.
+    """
+    privacy, n = config.privacy, plan.summary.num_rows
+    described: dict[str, Any] = {
+        "mechanism": config.mechanism.name,
+        "epsilon": privacy.epsilon,
+        "delta": privacy.delta,
+        "num_rows": n,
+        "num_columns": len(plan.rule.schema.columns),
+        "rank": plan.rank,
+        "rows_left_out": {"missing_feature": plan.summary.num_missing, "over_leverage_cap": plan.summary.num_over_cap},
+        "leverage": {
+            "largest": plan.summary.largest_leverage,
+            "mean": plan.rank / n,
+            "cap": _finite(plan.leverage_cap),
+        },
+        "label_range": plan.rule.schema.label.range,
+        "num_bags": plan.num_bags,
+        "label_noise_std": math.sqrt(plan.noise_variance),
+        "delta_at_epsilon": plan.event.delta(privacy.epsilon),
+    }
+    variance = None if config.plan.residual_std is None else config.plan.residual_std**2
+    if variance is None and isinstance(privacy.floor, AssumedFloorConfig):
+        variance = privacy.floor.mean_squared_residual
+    if variance is not None:
+        spare = plan.num_bags - plan.rank - 1
+        relative = plan.rank / spare * (1.0 + plan.noise_variance / (n * variance)) if spare > 0 else math.inf
+        magnitude = plan.rule.label_magnitude
+        # The least singular value of [X y] can't be known without labels; both terms bound it from above.
+        singular = min(plan.smallest_singular_value, math.sqrt(n * variance))
+        described["for_residual_std"] = {
+            "residual_std": math.sqrt(variance),
+            "expected_relative_excess_loss": _finite(relative),
+            "expected_excess_mse": _finite(relative * variance),
+            "paper_num_bags_shape_only": weighted_flag_num_bags(
+                mean_squared_residual=variance, num_rows=n, label_bound=magnitude, delta=privacy.delta
+            ),
+            "sheffet_num_bags_at_most_shape_only": sheffet_num_bags(
+                least_singular_value=singular, label_bound=magnitude, epsilon=privacy.epsilon, delta=privacy.delta
+            ),
+        }
+    return described
+
+
+def _require_rows(num_rows: int, num_columns: int, num_missing: int) -> None:
+    if num_rows > num_columns:
+        return
+    left_out = f" after {num_missing:,} with a missing feature were left out" if num_missing else ""
+    raise DataError(
+        f"{num_rows:,} rows{left_out} for {num_columns:,} encoded columns: least squares fits such labels exactly, and "
+        "weighted sums of them would need unbounded noise",
+        remedy="Give more rows than columns, merge categories, or set missing: indicator instead of drop.",
+    )
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
