@@ -1,1 +1,27 @@
 """What each mechanism costs: exact privacy curves, calibration, composition and certificates."""
+
+from dpagg.accounting.composition import Composition
+from dpagg.accounting.event import Event
+from dpagg.accounting.gaussian_release import AdaSSP, GaussianRelease, LabelGaussian, NoisyGradientDescent
+from dpagg.accounting.hessian_mixing import HessianMixing, LinearMixing
+from dpagg.accounting.noisy_label_aggregation import NoisyLabelAggregation
+from dpagg.accounting.sampled_aggregation import SampledAggregation
+from dpagg.accounting.unweighted_sums import UnweightedSums
+from dpagg.accounting.user_aggregation import UserAggregation
+from dpagg.accounting.weighted_aggregation import WeightedAggregation
+
+__all__ = [
+    "AdaSSP",
+    "Composition",
+    "Event",
+    "GaussianRelease",
+    "HessianMixing",
+    "LabelGaussian",
+    "LinearMixing",
+    "NoisyGradientDescent",
+    "NoisyLabelAggregation",
+    "SampledAggregation",
+    "UnweightedSums",
+    "UserAggregation",
+    "WeightedAggregation",
+]

@@ -10,7 +10,10 @@ from numpy.typing import ArrayLike
 from scipy import optimize
 
 from dpagg.accounting.event import require, require_nonnegative
+from dpagg.accounting.gaussian_release import GaussianRelease
+from dpagg.accounting.hessian_mixing import HessianMixing
 from dpagg.accounting.label_change import LabelChange
+from dpagg.accounting.noisy_label_aggregation import NoisyLabelAggregation
 from dpagg.accounting.weighted_aggregation import WeightedAggregation, label_change
 
 _FAR = 1e300
@@ -170,13 +173,7 @@ def calibrate_num_bags(
         return target - float(change.log_delta_at_corner(at)[0])
 
     top = math.log(most)
-    guess = (
-        most
-        if gap(top) >= 0
-        else 1
-        if gap(0.0) <= 0
-        else int(math.exp(optimize.brentq(gap, 0.0, top, xtol=1e-13)))
-    )
+    guess = most if gap(top) >= 0 else 1 if gap(0.0) <= 0 else int(math.exp(optimize.brentq(gap, 0.0, top, xtol=1e-13)))
     # Largest whole number that the certified delta allows: step out from the guess, then bisect.
     allowed, refused, step = 1, most, 1
     while True:
@@ -193,6 +190,155 @@ def calibrate_num_bags(
     while refused - allowed > 1:
         middle = (allowed + refused) // 2
         if event(middle).delta(epsilon) <= delta:
+            allowed = middle
+        else:
+            refused = middle
+    return allowed
+
+
+def calibrate_residual_floor(
+    *,
+    epsilon: float,
+    delta: float,
+    num_bags: int,
+    label_range: float,
+    leverage: ArrayLike,
+    residual_bound: ArrayLike,
+) -> float:
+    """Return the least residual sum of squares with which WTD-FLAG without noise is (epsilon, delta)-private.
+
+    A floor and label noise enter alike, so this is :func:`calibrate_label_noise` read as a floor.
+
+    Raises
+    ------
+    ValueError
+        If the target is out of range.
+    """
+    return calibrate_label_noise(
+        epsilon=epsilon,
+        delta=delta,
+        num_bags=num_bags,
+        label_range=label_range,
+        leverage=leverage,
+        residual_bound=residual_bound,
+    )
+
+
+def largest_gaussian_mu(*, epsilon: float, delta: float) -> float:
+    """Return the largest sensitivity over standard deviation that is (epsilon, delta)-private, rounded down.
+
+    Raises
+    ------
+    ValueError
+        If the target is out of range.
+    """
+    _check_target(epsilon, delta)
+    at, target = np.array([epsilon]), math.log(delta)
+    require(delta < 1, "delta must be less than 1")
+    root = _crossing(lambda v: target - float(GaussianRelease(mu=math.exp(v))._log_delta(at)[0]), 0.0)
+    best = math.exp(root)
+    return _raise_until(lambda grow: best / (1 + grow), lambda mu: GaussianRelease(mu=mu).delta(epsilon) <= delta)
+
+
+def calibrate_eigenvalue_floor(
+    *,
+    epsilon: float,
+    delta: float,
+    sketch_size: int,
+    num_sketches: int = 1,
+    gaussian_mu: float = 0.0,
+    failure_probability: float = 0.0,
+    row_energy: float = 1.0,
+) -> float:
+    """Return the least eigenvalue floor of a Gaussian sketch that is (epsilon, delta)-private, rounded up.
+
+    Parameters
+    ----------
+    epsilon, delta
+        Target; ``delta`` includes ``failure_probability``.
+    sketch_size, num_sketches, gaussian_mu, failure_probability
+        As in :class:`HessianMixing`.
+    row_energy
+        Largest squared norm of a row of what is sketched: 1, or ``1 + label_bound^2`` for linear mixing.
+
+    Returns
+    -------
+    float
+        gamma; the delta at the answer has been checked.
+
+    Raises
+    ------
+    ValueError
+        If the target is out of range, or what stands beside the sketches overspends.
+    """
+    _check_target(epsilon, delta)
+    require_nonnegative(row_energy=row_energy, gaussian_mu=gaussian_mu)
+    require(
+        GaussianRelease(mu=gaussian_mu).delta(epsilon) + failure_probability < delta,
+        f"no floor reaches epsilon {epsilon}, delta {delta}: what stands beside the sketches overspends",
+    )
+    at, target = np.array([epsilon]), math.log(delta - failure_probability)
+
+    def event(floor: float) -> HessianMixing:
+        return HessianMixing(
+            sketch_size=sketch_size,
+            num_sketches=num_sketches,
+            eigenvalue_floor=floor,
+            gaussian_mu=gaussian_mu,
+            failure_probability=failure_probability,
+        )
+
+    # In the excess over 1, where the floor may come as close to a row's energy as it likes.
+    root = _crossing(
+        lambda v: float(event(1 + math.exp(v))._log_delta(at)[0]) - target,
+        math.log(max(1.0, math.sqrt(sketch_size * num_sketches))),
+    )
+    floor = _raise_until(
+        lambda grow: 1 + math.exp(root) * (1 + grow), lambda gamma: event(gamma).delta(epsilon) <= delta
+    )
+    return floor * row_energy * (1 + (0 if row_energy == 1 else 4e-16))
+
+
+def calibrate_bag_size(
+    *,
+    epsilon: float,
+    delta: float,
+    noised_fraction: float,
+    noise_std: float,
+    label_range: float,
+    most: int = 10**9,
+) -> int:
+    """Return the least bag size with which Sampled-Noisy-WTD-LAg is (epsilon, delta)-private.
+
+    Parameters
+    ----------
+    epsilon, delta
+        Target.
+    noised_fraction, noise_std, label_range
+        As in :class:`NoisyLabelAggregation`.
+    most
+        Largest size tried.
+
+    Raises
+    ------
+    ValueError
+        If the target is out of range or not even bags of ``most`` rows reach it.
+    """
+    _check_target(epsilon, delta)
+
+    def reaches(size: int) -> bool:
+        event = NoisyLabelAggregation(
+            bag_size=size, noised_fraction=noised_fraction, noise_std=noise_std, label_range=label_range
+        )
+        return event.delta(epsilon) <= delta
+
+    require(reaches(most), f"no bag of up to {most:,} rows reaches epsilon {epsilon}, delta {delta}")
+    refused, allowed = 0, 1
+    while not reaches(allowed):
+        refused, allowed = allowed, min(2 * allowed, most)
+    while allowed - refused > 1:
+        middle = (allowed + refused) // 2
+        if reaches(middle):
             allowed = middle
         else:
             refused = middle
