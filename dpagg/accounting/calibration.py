@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,7 +16,7 @@ from dpagg.accounting.gaussian_release import GaussianRelease
 from dpagg.accounting.hessian_mixing import HessianMixing
 from dpagg.accounting.label_change import LabelChange
 from dpagg.accounting.noisy_label_aggregation import NoisyLabelAggregation
-from dpagg.accounting.weighted_aggregation import WeightedAggregation, label_change
+from dpagg.accounting.weighted_aggregation import WeightedAggregation
 
 _FAR = 1e300
 
@@ -53,8 +55,7 @@ def calibrate_label_noise(
         If the target is out of range, or no variance reaches it (the Gaussian release beside it, or the
         failure probability, overspends alone).
     """
-    _check_target(epsilon, delta)
-    template = WeightedAggregation(
+    event = WeightedAggregation(
         num_bags=num_bags,
         label_range=label_range,
         leverage=np.asarray(leverage, dtype=float),
@@ -63,51 +64,60 @@ def calibrate_label_noise(
         gaussian_mu=gaussian_mu,
         failure_probability=failure_probability,
     )
-    if template.delta(epsilon) <= delta:
-        return 0.0
-    target = math.log(delta - template._failure) if delta > template._failure else -math.inf
-    require(
-        LabelChange(rows=1, spread=0, shift=0, mu=gaussian_mu).log_delta(np.array([epsilon]))[0] < target,
-        f"no label noise reaches epsilon {epsilon}, delta {delta}: what stands beside the bags overspends",
-    )
+    return with_least_label_noise(event, epsilon=epsilon, delta=delta).label_noise_variance
 
-    def change(floor: float) -> LabelChange:
-        return label_change(
-            rows=num_bags,
-            label_range=label_range,
-            leverage=template.leverage,
-            residual_bound=template.residual_bound,
-            floor=floor,
-            mu=gaussian_mu,
-        )
 
+class _LabelEvent(Protocol):
+    @property
+    def label_noise_variance(self) -> float: ...
+
+
+LabelEvent = TypeVar("LabelEvent", bound=_LabelEvent)
+
+
+def with_least_label_noise(event: LabelEvent, *, epsilon: float, delta: float) -> LabelEvent:
+    """Return the event with the least label noise that makes it (epsilon, delta)-private, rounded up.
+
+    Parameters
+    ----------
+    event
+        Of a label mechanism without label noise: one bag or many, one label or a user's.
+    epsilon, delta
+        Target; ``delta`` includes the event's failure probability.
+
+    Returns
+    -------
+    Event
+        Like `event`, with ``label_noise_variance`` set; ``delta(epsilon) <= delta`` has been checked.
+
+    Raises
+    ------
+    ValueError
+        If the target is out of range, or no variance reaches it (the Gaussian release beside it, or the failure
+        probability, overspends alone).
+    """
+    _check_target(epsilon, delta)
+    template: Any = event
+
+    def noised(variance: float) -> Any:
+        return dataclasses.replace(template, label_noise_variance=variance)
+
+    if noised(0.0).delta(epsilon) <= delta:
+        return cast(LabelEvent, noised(0.0))
+    failure, mu = template.failure_probability, template.gaussian_mu
+    target = math.log(delta - failure) if delta > failure else -math.inf
     at = np.array([epsilon])
-    unit = change(1.0)
-    start = max(unit.spread, unit.shift, 1e-300) * max(1.0, math.sqrt(num_bags))
-
-    def search(log_delta: Callable[[LabelChange], float]) -> float:
-        return _crossing(lambda log_floor: log_delta(change(math.exp(log_floor))) - target, math.log(start))
-
-    def excess(variance: float) -> float:
-        return template_with(variance).delta(epsilon) - delta
-
-    def template_with(variance: float) -> WeightedAggregation:
-        return WeightedAggregation(
-            num_bags=num_bags,
-            label_range=label_range,
-            leverage=template.leverage,
-            residual_floor=residual_floor,
-            residual_bound=template.residual_bound,
-            label_noise_variance=variance,
-            gaussian_mu=gaussian_mu,
-            failure_probability=failure_probability,
-        )
-
-    floor = math.exp(search(lambda c: float(c.log_delta_at_corner(at)[0])))
-    if excess(max(0.0, floor * (1 + 1e-6) - residual_floor)) > 0:
+    require(
+        LabelChange(rows=1, spread=0, shift=0, mu=mu).log_delta(at)[0] < target,
+        f"no label noise reaches epsilon {epsilon}, delta {delta}: what is released beside the bags overspends alone",
+    )
+    start = 2.0 * math.log(template.label_range)
+    found = math.exp(_crossing(lambda v: float(noised(math.exp(v))._log_delta_guess(at)[0]) - target, start))
+    if noised(found * (1 + 1e-6)).delta(epsilon) > delta:
         # The worst ratio isn't at the end of the curve: search on the certified value itself.
-        floor = math.exp(search(lambda c: float(c.log_delta(at)[0])))
-    return _raise_until(lambda grow: max(0.0, floor * (1 + grow) - residual_floor), lambda v: excess(v) <= 0)
+        found = math.exp(_crossing(lambda v: float(noised(math.exp(v))._log_delta(at)[0]) - target, start))
+    variance = _raise_until(lambda grow: found * (1 + grow), lambda v: noised(v).delta(epsilon) <= delta)
+    return cast(LabelEvent, noised(variance))
 
 
 def calibrate_num_bags(

@@ -1,4 +1,4 @@
-"""The rows that decide the privacy of a release when only the largest leverage is known."""
+"""The rows, or the users, that decide the privacy of a release when only the largest leverage is known."""
 
 from __future__ import annotations
 
@@ -45,3 +45,30 @@ def worst_rows(
     peak = 0.5 * (1.0 - a / math.hypot(a, b)) if b > 0 else largest_leverage
     leverage = np.array([largest_leverage, min(largest_leverage, peak)])
     return leverage, residual_bound_cauchy_schwarz(leverage, num_rows, half_range)
+
+
+def worst_user(largest_leverage: float, max_rows: int, num_rows: int, half_range: float) -> float:
+    """Return the largest sum of residual bounds over the rows of one user.
+
+    The Cauchy-Schwarz bound e(h) is concave and not negative, so g rows with leverages that sum to H have a sum of at
+    most g e(H / g), and rows that a user lacks only add to it. It grows up to h = (1 - 1 / sqrt(n)) / 2.
+
+    Parameters
+    ----------
+    largest_leverage : float
+        Largest sum of the leverages of a user's rows.
+    max_rows : int
+        g, most rows a user holds.
+    num_rows : int
+        n.
+    half_range : float
+        B, the largest size of a label as it is summed.
+
+    Returns
+    -------
+    float
+        In units of the label.
+    """
+    peak = 0.5 * (1.0 - 1.0 / math.sqrt(num_rows))
+    leverage = min(largest_leverage / max_rows, peak)
+    return max_rows * float(residual_bound_cauchy_schwarz(leverage, num_rows, half_range))

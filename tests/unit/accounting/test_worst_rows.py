@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpagg.accounting.weighted_aggregation import residual_bound_cauchy_schwarz, worst_label_shift
-from dpagg.accounting.worst_rows import worst_rows
+from dpagg.accounting.worst_rows import worst_rows, worst_user
 
 
 @given(
@@ -46,3 +46,21 @@ def test_a_change_of_one_label_never_exceeds_it():
             other = y.copy()
             other[i] = 1.0 - y[i]
             assert abs(y @ rest @ y - other @ rest @ other) <= limit * (1 + 1e-9) + 1e-12
+
+
+@given(st.integers(1, 8), st.integers(9, 40), st.integers(0, 1000))
+def test_no_user_exceeds_the_worst_user(max_rows, num_rows, seed):
+    rng = np.random.default_rng(seed)
+    x = np.column_stack([np.ones(num_rows), rng.standard_t(1.5, (num_rows, 2))])
+    hat = x @ np.linalg.pinv(x)
+    rest = np.eye(num_rows) - hat
+    users = np.array_split(rng.permutation(num_rows), -(-num_rows // max_rows))
+    largest = max(float(np.diag(hat)[rows].sum()) for rows in users)
+    limit = 2 * 1.0 * worst_user(largest, max_rows, num_rows, 0.5)
+    y = rng.choice([0.0, 1.0], num_rows)
+    for rows in users:
+        other = y.copy()
+        other[rows] = rng.choice([0.0, 1.0], len(rows))
+        assert abs(y @ rest @ y - other @ rest @ other) <= limit * (1 + 1e-9) + 1e-12
+        shift = other - y
+        assert shift @ hat @ shift <= max_rows * min(largest, 1.0) * (1 + 1e-9) + 1e-12
