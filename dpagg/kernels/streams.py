@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import secrets
 import struct
+from collections.abc import Iterable
 
 import numpy as np
+from numpy.typing import NDArray
 from randomgen import HC128
 
 _SECRET_BYTES = 32
@@ -74,6 +76,35 @@ class Secret:
         message = b"".join(struct.pack("<Q", len(word)) + word for word in words) + struct.pack("<Q", index)
         digest = hashlib.blake2b(message, key=self._key, digest_size=_SECRET_BYTES, person=b"dpagg.stream").digest()
         return np.random.Generator(HC128(key=np.frombuffer(digest, dtype="<u8")))
+
+    def ranks(self, release_id: str, keys: Iterable[bytes]) -> NDArray[np.int64]:
+        """Return the secret rank of each row key: keyed BLAKE2b of it, a new permutation of the rows each release.
+
+        Parameters
+        ----------
+        release_id : str
+            Identifies the release.
+        keys : iterable of bytes
+            Row keys, each of which identifies a row.
+
+        Returns
+        -------
+        ndarray of int64, shape (k, 2)
+            Rows are ordered by the first number, which is at least 0; the second one parts two rows that share it.
+        """
+        name = release_id.encode()
+        # The name and its length come first, so that no name and key run into each other.
+        begun = hashlib.blake2b(key=self._key, digest_size=16, person=b"dpagg.rank")
+        begun.update(struct.pack("<Q", len(name)) + name)
+        copy = begun.copy
+
+        def digest(key: bytes) -> bytes:
+            hasher = copy()
+            hasher.update(key)
+            return hasher.digest()
+
+        numbers = np.frombuffer(b"".join(map(digest, keys)), dtype="<u8").reshape(-1, 2) >> np.uint64(1)
+        return numbers.astype(np.int64)
 
     def __repr__(self) -> str:
         """Hide the key."""
