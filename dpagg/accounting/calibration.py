@@ -16,6 +16,7 @@ from dpagg.accounting.gaussian_release import GaussianRelease
 from dpagg.accounting.hessian_mixing import HessianMixing
 from dpagg.accounting.label_change import LabelChange
 from dpagg.accounting.noisy_label_aggregation import NoisyLabelAggregation
+from dpagg.accounting.user_aggregation import UserAggregation
 from dpagg.accounting.weighted_aggregation import WeightedAggregation
 
 _FAR = 1e300
@@ -155,20 +156,48 @@ def calibrate_num_bags(
     ValueError
         If the target is out of range.
     """
+    event = WeightedAggregation(
+        num_bags=1,
+        label_range=label_range,
+        leverage=np.asarray(leverage, dtype=float),
+        residual_floor=residual_floor,
+        residual_bound=np.asarray(residual_bound, dtype=float),
+        label_noise_variance=label_noise_variance,
+        gaussian_mu=gaussian_mu,
+        failure_probability=failure_probability,
+    )
+    return largest_num_bags(event, epsilon=epsilon, delta=delta, most=most)
+
+
+def largest_num_bags(
+    template: WeightedAggregation | UserAggregation, *, epsilon: float, delta: float, most: int = 10**12
+) -> int:
+    """Return the largest number of bags with which an event like `template` is (epsilon, delta)-private.
+
+    Parameters
+    ----------
+    template
+        Its own number of bags doesn't matter.
+    epsilon, delta
+        Target; ``delta`` includes the failure probability.
+    most
+        Largest answer.
+
+    Returns
+    -------
+    int
+        The number of bags, at most ``most``; 0 if not even one bag is allowed.
+
+    Raises
+    ------
+    ValueError
+        If the target is out of range.
+    """
     _check_target(epsilon, delta)
     at = np.array([epsilon])
 
-    def event(bags: int) -> WeightedAggregation:
-        return WeightedAggregation(
-            num_bags=bags,
-            label_range=label_range,
-            leverage=np.asarray(leverage, dtype=float),
-            residual_floor=residual_floor,
-            residual_bound=np.asarray(residual_bound, dtype=float),
-            label_noise_variance=label_noise_variance,
-            gaussian_mu=gaussian_mu,
-            failure_probability=failure_probability,
-        )
+    def event(bags: int) -> WeightedAggregation | UserAggregation:
+        return dataclasses.replace(template, num_bags=bags)
 
     one = event(1)
     if one.delta(epsilon) > delta:

@@ -16,13 +16,6 @@ _CURVE = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0)
 ARITHMETIC = (
     "Weights and noise are drawn in double precision; the guarantee is that of the mechanism over the real numbers."
 )
-LABEL_DP_TERMS = (
-    "No feature, filter, scale, bound, number of bags or category was derived from labels.",
-    "Labels are clipped to the declared bounds before use, and a missing or bad label becomes the declared constant; "
-    "whether that happened to any row is not told.",
-    "Weights are known to nobody, fresh, used once, and the same for the features and the label of a row.",
-    "One label is protected: whoever appears in several rows is protected for each label by itself.",
-)
 LABEL_DP_PUBLIC = (
     "all features of all rows, and which rows there are",
     "the number of rows, and how many were left out for a missing feature or a leverage over the cap",
@@ -31,9 +24,27 @@ LABEL_DP_PUBLIC = (
 )
 
 
+def label_dp_terms(max_rows: int | None = None) -> list[str]:
+    """Return what a reviewer of a label mechanism has to accept; `max_rows` of a user where users are protected."""
+    protected = (
+        "One label is protected: whoever appears in several rows is protected for each label by itself."
+        if max_rows is None
+        else f"Rows of one user carry the same value of the unit column; at most {max_rows} of them take part, chosen "
+        "by a public hash of the row key."
+    )
+    return [
+        "No feature, filter, scale, bound, number of bags or category was derived from labels.",
+        "Labels are clipped to the declared bounds before use, and a missing or bad label becomes the declared "
+        "constant; whether that happened to any row is not told.",
+        "Weights are known to nobody, fresh, used once, and the same for the features and the label of a row.",
+        protected,
+    ]
+
+
 def certificate(
     event: Event,
     *,
+    unit: str,
     mechanism: str,
     epsilon: float,
     delta: float,
@@ -48,6 +59,8 @@ def certificate(
     ----------
     event : Event
         What was run; `epsilon`, `delta` and the curve are recomputed from it.
+    unit : str
+        What is protected, for example ``"one label"``.
     mechanism : str
         Its name in the configuration.
     epsilon, delta : float
@@ -82,16 +95,16 @@ def certificate(
     else:
         statement = (
             f"Whatever anybody knew before: the released table is, up to a factor of e^{epsilon:g} in probability and "
-            f"an exception of {delta:g}, as likely as it would have been if any one label had had any other value "
-            f"within its bounds. Features are not protected."
+            f"an exception of {delta:g}, as likely as it would have been with any other value within the bounds in "
+            f"place of {unit}. Features are not protected."
         )
     return {
         "format": FORMAT,
         "version": VERSION,
         "statement": statement,
         "mechanism": mechanism,
-        "adjacency": "change_one_label",
-        "unit": "one label",
+        "adjacency": event.adjacency,
+        "unit": unit,
         "private": is_private and bounded,
         "epsilon": epsilon if bounded else "inf",
         "delta": delta if bounded else 1.0,

@@ -24,7 +24,7 @@ from dpagg.config.fields import (
 from dpagg.kernels.encoding import Schema
 
 # Names a configuration may come to use: answered as not available yet, not as unknown.
-PLANNED = frozenset({"sampled-wtd-flag", "sampled-noisy-wtd-lag", "private", "ihm", "linear-mixing", "adassp", "dp-gd"})
+PLANNED = frozenset({"sampled-wtd-flag", "sampled-noisy-wtd-lag", "ihm", "linear-mixing", "adassp", "dp-gd"})
 
 
 class _Config(Model):
@@ -126,7 +126,28 @@ class AssumedFloorConfig(Model):
     mean_squared_residual: Positive
 
 
-FloorConfig: TypeAlias = Annotated[NoiseFloorConfig | AssumedFloorConfig, Field(discriminator="kind")]
+class PrivateFloorConfig(Model):
+    """The residual norm is released with noise of its own, and the bags get the noise still missing.
+
+    ``budget_share`` is the share of the guarantee that this release takes, ``failure_share`` the share of delta for
+    the chance that it comes out far too large.
+    """
+
+    kind: Literal["private"]
+    budget_share: Annotated[Number, Field(gt=0, lt=1)] = 0.2
+    failure_share: Annotated[Number, Field(gt=0, lt=1)] = 0.1
+
+
+FloorConfig: TypeAlias = Annotated[
+    NoiseFloorConfig | AssumedFloorConfig | PrivateFloorConfig, Field(discriminator="kind")
+]
+
+
+class UnitConfig(Model):
+    """Whose labels are protected together: all rows with one value of a column, of which max_rows take part."""
+
+    column: Text
+    max_rows: Count
 
 
 class PrivacyConfig(Model):
@@ -140,17 +161,7 @@ class PrivacyConfig(Model):
     delta: Annotated[Number, Field(gt=0, lt=1)]
     leverage_cap_factor: Annotated[Annotated[Number, Field(gt=1)] | None, BeforeValidator(number_or_none)] = 10.0
     floor: FloorConfig = NoiseFloorConfig(kind="noise")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _labels_only_yet(cls, given: Any) -> Any:
-        if isinstance(given, dict) and "unit" in given:
-            raise refused(
-                "protecting all labels of one user is not available yet; one label is protected",
-                field="unit",
-                remedy="Leave it out if each user has one row at most.",
-            )
-        return given
+    unit: UnitConfig | None = None
 
 
 class OutputConfig(Model):
@@ -197,8 +208,16 @@ class AggregateConfig(_Config):
 
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:
-        key = self.input.row_id
+        key, unit = self.input.row_id, self.privacy.unit
+        if unit is not None and unit.column.lower() == self.schema_.label.name.lower():
+            raise refused(f"{unit.column!r} is the label", field="privacy.unit.column", remedy="Name the user column.")
         if key is None:
+            if unit is not None:
+                raise refused(
+                    "which rows of a user take part is decided by the row key",
+                    field="privacy.unit",
+                    remedy="Set input.row_id.",
+                )
             if self.performance.engine == "rows":
                 raise refused(
                     "the engine rows draws a weight for each row and needs its key",

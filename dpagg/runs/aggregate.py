@@ -14,12 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 import dpagg
-from dpagg.accounting.certificate import LABEL_DP_PUBLIC, LABEL_DP_TERMS, certificate
+from dpagg.accounting.certificate import LABEL_DP_PUBLIC, certificate, label_dp_terms
 from dpagg.config import AggregateConfig, AssumedFloorConfig, UnweightedSumsConfig
 from dpagg.errors import ConfigError, DataError
+from dpagg.kernels.factor import residual_norm
 from dpagg.kernels.rows import RowSummary
 from dpagg.kernels.streams import Secret
 from dpagg.kernels.weights import Finish
+from dpagg.runs.calibrated import Calibrated
 from dpagg.runs.plan import Plan, make_plan
 from dpagg.spark.delta import CERTIFICATE_FILE, drawn_bags, publish, published_certificate
 from dpagg.spark.engines import labelled_pass, plain_sums_pass, weighted_sums_pass
@@ -109,25 +111,30 @@ def run_aggregate(spark: SparkSession, config: AggregateConfig, *, insecure_seed
     plan = make_plan(spark, config, table)
     secret = Secret.fresh() if insecure_seed is None else Secret.insecure(insecure_seed)
     engine = _engine(config)
-    partitions = config.performance.num_partitions or spark.sparkContext.defaultParallelism * 2
-    factor, sums = _draw(plan, config, engine, secret, release_id, partitions)
+    drawn = _draw(plan, config, engine, secret, release_id, spark.sparkContext.defaultParallelism * 2)
     table.recheck()
+    settled = plan.calibrated if drawn.residual_norm is None else plan.calibrated.settle(drawn.residual_norm)
     finish = Finish(
         secret=secret,
         release_id=release_id,
-        num_bags=plan.num_bags,
-        noise_std=math.sqrt(plan.noise_variance),
+        num_bags=settled.num_bags,
+        noise_std=math.sqrt(settled.noise_variance),
         rule=plan.rule,
-        factor=factor,
+        factor=drawn.factor,
     )
-    text = _certificate(plan, config, engine, secret, release_id)
-    publish(
-        drawn_bags(spark, finish, sums),
-        config.output.path,
-        text,
-        _PLAIN_COMMENTS if engine == "plain" else _COMMENTS,
-    )
-    return AggregateResult(config.output.path, text, is_new=True)
+    promise = _certificate(plan, settled, drawn, config, engine, secret, release_id)
+    comments = _PLAIN_COMMENTS if engine == "plain" else _COMMENTS
+    publish(drawn_bags(spark, finish, drawn.sums), config.output.path, promise, comments)
+    return AggregateResult(config.output.path, promise, is_new=True)
+
+
+@dataclass(frozen=True, eq=False)
+class _Drawn:
+    """What the pass over the labels brought: a factor or sums (not private), and the released residual norm."""
+
+    factor: NDArray[np.float64] | None = None
+    sums: NDArray[np.float64] | None = None
+    residual_norm: float | None = None
 
 
 def _engine(config: AggregateConfig) -> str:
@@ -139,13 +146,19 @@ def _engine(config: AggregateConfig) -> str:
 
 def _draw(
     plan: Plan, config: AggregateConfig, engine: str, secret: Secret, release_id: str, partitions: int
-) -> tuple[NDArray[np.float64] | None, NDArray[np.float64] | None]:
-    """Read the labels: the factor of [X y], or the sums of all bags."""
-    row_id = config.input.row_id
-    if engine == "factor":
+) -> _Drawn:
+    """Read the labels."""
+    factor, norm = None, None
+    if engine == "factor" or plan.calibrated.floor is not None:
         seen = labelled_pass(plan.rows, plan.rule)
         _require_same_rows(plan, seen.summary)
-        return seen.factor.canonical(), None
+        factor = seen.factor.canonical()
+    if plan.calibrated.floor is not None and factor is not None:
+        noise = secret.stream(release_id, "residual-norm", 0).standard_normal()
+        norm = float(residual_norm(factor) + plan.calibrated.floor.noise_std * noise)
+    if engine == "factor":
+        return _Drawn(factor=factor, residual_norm=norm)
+    row_id = config.input.row_id
     if row_id is None:
         raise ConfigError(
             "bags of known members need a row key", path="input.row_id", remedy="Name the column that identifies a row."
@@ -155,15 +168,15 @@ def _draw(
             plan.rows,
             plan.rule,
             row_id=row_id,
-            num_bags=plan.num_bags,
-            num_partitions=partitions,
+            num_bags=plan.calibrated.num_bags,
+            num_partitions=config.performance.num_partitions or partitions,
             secret=secret,
             release_id=release_id,
         )
     else:
-        drawn = plain_sums_pass(plan.rows, plan.rule, row_id=row_id, num_bags=plan.num_bags)
+        drawn = plain_sums_pass(plan.rows, plan.rule, row_id=row_id, num_bags=plan.calibrated.num_bags)
     _require_same_rows(plan, drawn.summary)
-    return None, drawn.sums.totals
+    return _Drawn(sums=drawn.sums.totals, residual_norm=norm)
 
 
 def _require_same_rows(plan: Plan, seen: RowSummary) -> None:
@@ -181,14 +194,34 @@ def _require_same_rows(plan: Plan, seen: RowSummary) -> None:
         )
 
 
+def _floor_facts(settled: Calibrated, drawn: _Drawn) -> dict[str, Any]:
+    if settled.floor is None:
+        return {}
+    return {
+        "private_floor": {
+            **dataclasses.asdict(settled.floor),
+            "released_residual_norm": drawn.residual_norm,
+            "supplied": settled.floor.supplied(drawn.residual_norm or 0.0),
+        }
+    }
+
+
 def _release_id(config: AggregateConfig, table: InputTable, insecure_seed: int | None) -> str:
     identity = json.dumps([config.digest(), table.version, config.output.path, insecure_seed], sort_keys=True)
     return hashlib.sha256(identity.encode()).hexdigest()
 
 
-def _certificate(plan: Plan, config: AggregateConfig, engine: str, secret: Secret, release_id: str) -> dict[str, Any]:
+def _certificate(
+    plan: Plan,
+    settled: Calibrated,
+    drawn: _Drawn,
+    config: AggregateConfig,
+    engine: str,
+    secret: Secret,
+    release_id: str,
+) -> dict[str, Any]:
     privacy, schema = config.privacy, config.encoding
-    assumptions = list(LABEL_DP_TERMS)
+    assumptions = label_dp_terms(None if privacy.unit is None else privacy.unit.max_rows)
     if isinstance(privacy.floor, AssumedFloorConfig) and engine != "plain":
         assumptions.insert(
             0,
@@ -197,8 +230,10 @@ def _certificate(plan: Plan, config: AggregateConfig, engine: str, secret: Secre
         )
     if engine == "plain":
         assumptions = ["None would help: see the statement."]
+    unit = "one label" if privacy.unit is None else f"all labels of one {privacy.unit.column}"
     return certificate(
-        plan.event,
+        settled.event,
+        unit=unit,
         mechanism=config.mechanism.name,
         epsilon=privacy.epsilon,
         delta=privacy.delta,
@@ -207,19 +242,17 @@ def _certificate(plan: Plan, config: AggregateConfig, engine: str, secret: Secre
         public=LABEL_DP_PUBLIC,
         facts={
             "release_id": release_id,
-            "num_bags": plan.num_bags,
+            "num_bags": settled.num_bags,
             "num_rows": plan.summary.num_rows,
-            "rows_left_out": {
-                "missing_feature": plan.summary.num_missing,
-                "over_leverage_cap": plan.summary.num_over_cap,
-            },
+            "rows_left_out": plan.rows_left_out,
             "leverage": {
                 "largest": plan.summary.largest_leverage,
                 "cap": plan.leverage_cap if math.isfinite(plan.leverage_cap) else None,
             },
             "rank": plan.rank,
-            "label_noise_variance": plan.noise_variance,
-            "failure_probability": 0.0,
+            "label_noise_variance": settled.noise_variance,
+            "failure_probability": getattr(settled.event, "failure_probability", 0.0),
+            **_floor_facts(settled, drawn),
             "declared_bounds": {
                 "label": [schema.label.lower, schema.label.upper],
                 "features": config.public_dict()["schema"]["features"],

@@ -47,7 +47,8 @@ def describe_certificate(certificate: dict[str, Any]) -> str:
         f"claim        epsilon {certificate['epsilon']}, delta {certificate['delta']:g} "
         f"(computed: {certificate['delta_at_epsilon']:.3g})",
         f"rows         {certificate['num_rows']:,}; left out for a missing feature {left_out['missing_feature']:,}, "
-        f"for a leverage over the cap {left_out['over_leverage_cap']:,}",
+        f"for a leverage over the cap {left_out['over_leverage_cap']:,}, "
+        f"over the limit of their unit {left_out['over_unit_limit']:,}",
         f"label        {certificate['label']['name']}, clipped to {certificate['label']['lower']:g} … "
         f"{certificate['label']['upper']:g}; noise variance {certificate['label_noise_variance']:.6g} a bag",
         f"randomness   {certificate['randomness']}",

@@ -8,18 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpagg.accounting.calibration import calibrate_label_noise, calibrate_num_bags
-from dpagg.accounting.event import Event
 from dpagg.accounting.paper_bounds import sheffet_num_bags, weighted_flag_num_bags
-from dpagg.accounting.unweighted_sums import UnweightedSums
-from dpagg.accounting.weighted_aggregation import WeightedAggregation
-from dpagg.accounting.worst_rows import worst_rows
-from dpagg.config import AggregateConfig, AssumedFloorConfig, UnweightedSumsConfig
-from dpagg.errors import DataError, PrivacyError
+from dpagg.config import AggregateConfig, AssumedFloorConfig
+from dpagg.errors import DataError
 from dpagg.kernels.leverage import subspace
 from dpagg.kernels.rows import RowRule, RowSummary
-from dpagg.spark.engines import feature_pass, summary_pass
-from dpagg.spark.reading import InputTable, check_row_key, normalise, only_features, read_table
+from dpagg.runs.calibrated import Calibrated, calibrated
+from dpagg.spark.engines import feature_pass, summary_pass, unit_pass
+from dpagg.spark.reading import InputTable, check_row_key, limit_rows, normalise, only_features, read_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -39,27 +35,33 @@ class Plan:
         Which rows take part, and in which subspace.
     summary : RowSummary
         Counts and the largest leverage.
-    num_bags : int
-        m.
-    noise_variance : float
-        tau^2, in squared units of the label.
-    event : Event
-        What will be accounted.
+    num_over_limit : int
+        Rows left out because their unit has more than may take part.
+    calibrated : Calibrated
+        Bags, noise and what will be accounted.
     leverage_cap : float
         Rows above it are left out.
     smallest_singular_value : float
-        Of the released features, for Sheffet's bound.
+        Of the features, for Sheffet's bound.
     """
 
     table: InputTable
     rows: DataFrame
     rule: RowRule
     summary: RowSummary
-    num_bags: int
-    noise_variance: float
-    event: Event
+    num_over_limit: int
+    calibrated: Calibrated
     leverage_cap: float
     smallest_singular_value: float
+
+    @property
+    def rows_left_out(self) -> dict[str, int]:
+        """How many rows take no part, by reason: functions of features, keys and units alone."""
+        return {
+            "missing_feature": self.summary.num_missing,
+            "over_leverage_cap": self.summary.num_over_cap,
+            "over_unit_limit": self.num_over_limit,
+        }
 
     @property
     def rank(self) -> int:
@@ -79,9 +81,13 @@ def make_plan(spark: SparkSession, config: AggregateConfig, table: InputTable | 
     """
     schema = config.encoding
     table = table if table is not None else read_table(spark, config.input)
-    rows = normalise(table.df, schema, config.input.row_id)
-    if config.input.row_id is not None:
-        check_row_key(rows, config.input.row_id)
+    unit, row_id = config.privacy.unit, config.input.row_id
+    rows = normalise(table.df, schema, row_id, None if unit is None else unit.column)
+    if row_id is not None:
+        check_row_key(rows, row_id)
+    num_over_limit = 0
+    if unit is not None and row_id is not None:
+        rows, num_over_limit = limit_rows(rows, row_id, unit.max_rows)
     features = only_features(rows, schema)
 
     everything = feature_pass(features, RowRule(schema))
@@ -99,71 +105,17 @@ def make_plan(spark: SparkSession, config: AggregateConfig, table: InputTable | 
     else:
         rule = RowRule(schema, released=selection)
         summary = kept.summary
-    return _calibrated(config, table, rows, rule, summary, cap, kept.factor.canonical())
-
-
-def _calibrated(
-    config: AggregateConfig,
-    table: InputTable,
-    rows: DataFrame,
-    rule: RowRule,
-    summary: RowSummary,
-    cap: float,
-    factor: Any,
-) -> Plan:
-    n, privacy, label_range = summary.num_rows, config.privacy, rule.schema.label.range
-    if privacy.delta >= 1.0 / n:
-        raise PrivacyError(
-            f"{privacy.delta:g} is given for {n:,} rows, expected less than 1/n = {1.0 / n:.3g}",
-            path="privacy.delta",
-            remedy="A delta of 1/n allows a mechanism that publishes one row; take 1/n^1.5 or less.",
-        )
-    singular = float(np.linalg.svd(factor, compute_uv=False)[: rule.released.rank][-1]) if rule.released else 0.0
-    event: Event
-    if isinstance(config.mechanism, UnweightedSumsConfig):
-        event = UnweightedSums()
-        return Plan(table, rows, rule, summary, config.mechanism.num_bags, 0.0, event, cap, singular)
-
-    leverage, bound = worst_rows(summary.largest_leverage, n, rule.label_magnitude, label_range)
-    asked = config.mechanism.num_bags
-    if isinstance(privacy.floor, AssumedFloorConfig):
-        residual_floor, noise_variance = privacy.floor.mean_squared_residual * n, 0.0
-        allowed = calibrate_num_bags(
-            epsilon=privacy.epsilon,
-            delta=privacy.delta,
-            label_range=label_range,
-            leverage=leverage,
-            residual_floor=residual_floor,
-            residual_bound=bound,
-        )
-        if allowed == 0 or (asked != "auto" and asked > allowed):
-            raise PrivacyError(
-                f"{'one bag' if asked == 'auto' else f'{asked:,} bags'} at epsilon {privacy.epsilon:g}, delta "
-                f"{privacy.delta:g}: the assumed floor allows {allowed:,}",
-                path="mechanism.num_bags",
-                remedy="Take num_bags: auto, a larger epsilon, or floor: {kind: noise}.",
-            )
-        num_bags = min(allowed, n) if asked == "auto" else asked
-    else:
-        residual_floor = 0.0
-        num_bags = n if asked == "auto" else asked
-        noise_variance = calibrate_label_noise(
-            epsilon=privacy.epsilon,
-            delta=privacy.delta,
-            num_bags=num_bags,
-            label_range=label_range,
-            leverage=leverage,
-            residual_bound=bound,
-        )
-    event = WeightedAggregation(
-        num_bags=num_bags,
-        label_range=label_range,
-        leverage=leverage,
-        residual_floor=residual_floor,
-        residual_bound=bound,
-        label_noise_variance=noise_variance,
+    largest_unit = unit_pass(features, rule) if unit is not None else 0.0
+    return Plan(
+        table=table,
+        rows=rows,
+        rule=rule,
+        summary=summary,
+        num_over_limit=num_over_limit,
+        calibrated=calibrated(config, rule, summary, largest_unit),
+        leverage_cap=cap,
+        smallest_singular_value=float(np.linalg.svd(kept.factor.canonical(), compute_uv=False).min(initial=np.inf)),
     )
-    return Plan(table, rows, rule, summary, num_bags, noise_variance, event, cap, singular)
 
 
 def describe_plan(plan: Plan, config: AggregateConfig) -> dict[str, Any]:
@@ -180,23 +132,24 @@ def describe_plan(plan: Plan, config: AggregateConfig) -> dict[str, Any]:
         "num_rows": n,
         "num_columns": len(plan.rule.schema.columns),
         "rank": plan.rank,
-        "rows_left_out": {"missing_feature": plan.summary.num_missing, "over_leverage_cap": plan.summary.num_over_cap},
+        "rows_left_out": plan.rows_left_out,
         "leverage": {
             "largest": plan.summary.largest_leverage,
             "mean": plan.rank / n,
             "cap": _finite(plan.leverage_cap),
         },
         "label_range": plan.rule.schema.label.range,
-        "num_bags": plan.num_bags,
-        "label_noise_std": math.sqrt(plan.noise_variance),
-        "delta_at_epsilon": plan.event.delta(privacy.epsilon),
+        "num_bags": plan.calibrated.num_bags,
+        "label_noise_std": math.sqrt(plan.calibrated.noise_variance),
+        "delta_at_epsilon": plan.calibrated.event.delta(privacy.epsilon),
     }
     variance = None if config.plan.residual_std is None else config.plan.residual_std**2
     if variance is None and isinstance(privacy.floor, AssumedFloorConfig):
         variance = privacy.floor.mean_squared_residual
     if variance is not None:
-        spare = plan.num_bags - plan.rank - 1
-        relative = plan.rank / spare * (1.0 + plan.noise_variance / (n * variance)) if spare > 0 else math.inf
+        spare = plan.calibrated.num_bags - plan.rank - 1
+        noise = plan.calibrated.noise_variance / (n * variance)
+        relative = plan.rank / spare * (1.0 + noise) if spare > 0 else math.inf
         magnitude = plan.rule.label_magnitude
         # The least singular value of [X y] can't be known without labels; both terms bound it from above.
         singular = min(plan.smallest_singular_value, math.sqrt(n * variance))

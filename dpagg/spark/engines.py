@@ -24,7 +24,7 @@ from dpagg.kernels.factor import Factor
 from dpagg.kernels.rows import Block, RowRule, RowSummary
 from dpagg.kernels.streams import Secret
 from dpagg.kernels.weights import WeightedSums, tiles_of_rows
-from dpagg.spark.reading import quoted
+from dpagg.spark.reading import UNIT_COLUMN, quoted
 
 # Above this size the sums of one task would crowd out the task itself; the factor engine has no such term.
 _LARGEST_SUMS_BYTES = 1 << 30
@@ -81,6 +81,23 @@ def summary_pass(df: DataFrame, rule: RowRule) -> RowSummary:
         return summary
 
     return _tree_merge(df, partial)
+
+
+def unit_pass(df: DataFrame, rule: RowRule) -> float:
+    """Return the largest sum of the leverages of one unit's rows; no label is read."""
+
+    def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            block = rule.features(batch)
+            owner = batch.column(UNIT_COLUMN).filter(pa.array(block.selected))
+            yield pa.RecordBatch.from_arrays([owner, pa.array(block.leverages)], names=["unit", "leverage"])
+
+    with spark_faults():
+        owner_type = df.schema[UNIT_COLUMN].dataType.simpleString()
+        leverages = df.mapInArrow(cast(Any, rows_of), f"unit {owner_type}, leverage double")
+        largest = leverages.groupBy("unit").agg(F.sum("leverage").alias("sum")).agg(F.max("sum")).first()
+    # Sums of floats depend on their order in the last bits.
+    return 0.0 if largest is None or largest[0] is None else float(largest[0]) * (1.0 + 1e-12)
 
 
 def labelled_pass(df: DataFrame, rule: RowRule) -> FactorPass:

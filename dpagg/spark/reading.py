@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from delta.tables import DeltaTable
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -36,6 +36,7 @@ _BAD_FILE = (
 )
 _NUMBERS = (T.NumericType, T.StringType, T.BooleanType, T.NullType)
 _CATEGORIES = (T.IntegralType, T.StringType, T.BooleanType, T.DateType, T.DecimalType, T.NullType)
+UNIT_COLUMN = "__dpagg_unit"
 _KEYS = (T.IntegralType, T.StringType, T.DateType, T.TimestampType, T.DecimalType, T.BinaryType)
 
 
@@ -142,7 +143,7 @@ def read_table(spark: SparkSession, source: TableSource) -> InputTable:
     return InputTable(df, version, now)
 
 
-def normalise(df: DataFrame, schema: Schema, row_id: str | None = None) -> DataFrame:
+def normalise(df: DataFrame, schema: Schema, row_id: str | None = None, unit: str | None = None) -> DataFrame:
     """Select the declared columns in the types that the encoder takes.
 
     Numeric features and the label become doubles, the others text; a cell that can't be read as
@@ -156,11 +157,13 @@ def normalise(df: DataFrame, schema: Schema, row_id: str | None = None) -> DataF
         Declares features and label.
     row_id : str, optional
         Name of the row key.
+    unit : str, optional
+        Name of the column that says whose row it is; it becomes `UNIT_COLUMN`.
 
     Returns
     -------
     DataFrame
-        The row key if there is one, the features in order, the label, under their declared names.
+        The row key and the unit if there are any, the features in order, the label, under their declared names.
 
     Raises
     ------
@@ -168,11 +171,14 @@ def normalise(df: DataFrame, schema: Schema, row_id: str | None = None) -> DataF
         If a column is missing or ambiguous, or its declared type can't hold what it should.
     """
     declared = [feature.name for feature in schema.features] + [schema.label.name]
-    found = _Columns(df, [*([row_id] if row_id is not None else []), *declared])
+    found = _Columns(df, [*(name for name in (row_id, unit) if name is not None), *declared])
     selected: list[Column] = []
     if row_id is not None:
         key = found.column(row_id, _KEYS, "a whole number, text, a date or binary", "input.row_id")
         selected.append(key.alias(row_id))
+    if unit is not None:
+        owner = found.column(unit, _KEYS, "a whole number, text, a date or binary", "privacy.unit.column")
+        selected.append(owner.alias(UNIT_COLUMN))
     for position, feature in enumerate(schema.features):
         path = f"schema.features[{position}]"
         if isinstance(feature, Numeric):
@@ -188,8 +194,42 @@ def normalise(df: DataFrame, schema: Schema, row_id: str | None = None) -> DataF
 
 def only_features(df: DataFrame, schema: Schema) -> DataFrame:
     """Return the feature columns of a normalised table: labels cannot be read from it."""
+    kept = [F.col(quoted(feature.name)) for feature in schema.features]
+    if UNIT_COLUMN in df.columns:
+        kept.append(F.col(UNIT_COLUMN))
     # A table without columns would lose its rows on the way to Python.
-    return df.select(*(F.col(quoted(feature.name)) for feature in schema.features), F.lit(1).alias("__dpagg_row"))
+    return df.select(*kept, F.lit(1).alias("__dpagg_row"))
+
+
+def limit_rows(df: DataFrame, row_id: str, max_rows: int) -> tuple[DataFrame, int]:
+    """Keep at most `max_rows` rows of each unit, chosen by a public hash of the row key, never by a label.
+
+    Returns
+    -------
+    tuple
+        The rows that are kept, and how many are not.
+
+    Raises
+    ------
+    DataError
+        If a row belongs to nobody.
+    EnvironmentFault
+        If Spark itself failed.
+    """
+    key, owner = F.col(quoted(row_id)), F.col(UNIT_COLUMN)
+    order = Window.partitionBy(owner).orderBy(F.xxhash64(key), key)
+    numbered = df.withColumn("__dpagg_turn", F.row_number().over(order))
+    with _reading(None):
+        over = F.sum((F.col("__dpagg_turn") > max_rows).cast("long"))
+        counts = numbered.select(F.count(F.lit(1)) - F.count(owner), over).first()
+    unowned, dropped = (0, 0) if counts is None else (int(counts[0]), int(counts[1] or 0))
+    if unowned:
+        raise DataError(
+            f"the unit column is null in {unowned:,} rows",
+            path="privacy.unit.column",
+            remedy="Say whose rows they are, or leave them out beforehand.",
+        )
+    return numbered.filter(F.col("__dpagg_turn") <= max_rows).drop("__dpagg_turn"), dropped
 
 
 def check_row_key(df: DataFrame, row_id: str) -> None:

@@ -199,7 +199,8 @@ def test_an_assumed_floor_is_printed_as_one(attempt, tmp_path):
         ({"input__path": "/nowhere/table.parquet"}, 4, ["/nowhere/table.parquet"]),
         ({"input__format": "delta"}, 4, ["not a Delta table"]),
         ({"ledger": {"path": "x"}}, 2, ["ledger"]),
-        ({"privacy__unit": {"column": "u", "max_rows": 2}}, 2, ["privacy.unit"]),
+        ({"privacy__unit": {"column": "user", "max_rows": 2}}, 4, ["user", "privacy.unit.column"]),
+        ({"privacy__unit": {"column": "key", "max_rows": 2}, "input__row_id": None}, 2, ["privacy.unit", "row_id"]),
         ({"input__row_id": None, "performance": {"engine": "rows"}}, 2, ["row_id"]),
     ],
 )
@@ -337,3 +338,39 @@ def test_aggregate_then_fit(attempt, tmp_path, capfd):
     price = next(row for row in summary["coefficients"] if row["name"] == "price")
     assert price["coefficient"] == pytest.approx(0.3, abs=0.03)
     assert Path(summary["path"]).is_file()
+
+
+def test_a_private_floor_releases_the_residual_norm_and_fills_up(attempt, tmp_path):
+    table = frame(20_000)
+    floor = {"kind": "private", "budget_share": 0.3}
+    assert attempt(table=table, privacy__floor=floor, privacy__epsilon=5.0, mechanism__num_bags=60)[0] == 0
+    promise = certificate(tmp_path)
+    private = promise["private_floor"]
+    x = np.column_stack([np.ones(len(table)), table.price, table.device == "desktop"])
+    norm = np.sqrt(np.linalg.lstsq(x, table.sale.to_numpy(), rcond=None)[1][0])
+    assert abs(private["released_residual_norm"] - norm) < 6 * private["noise_std"]
+    assert private["released_residual_norm"] != pytest.approx(norm, rel=1e-9)
+    assert promise["event"]["gaussian_mu"] >= 50 / private["noise_std"]
+    assert promise["failure_probability"] == pytest.approx(1e-7)
+    assert promise["event"]["residual_floor"] == private["supplied"] > 0
+    assert promise["label_noise_variance"] + private["supplied"] == pytest.approx(private["target"])
+    assert promise["delta_at_epsilon"] <= 1e-6
+
+
+def test_all_labels_of_a_user(attempt, tmp_path):
+    table = frame().assign(user=lambda t: "u" + (t.key // 4).astype(str))
+    changes = {"privacy__leverage_cap_factor": "none"}
+    one, _ = _drawn(attempt, tmp_path, table, **changes)
+    promise, _ = _drawn(attempt, tmp_path, table, privacy__unit={"column": "user", "max_rows": 3}, **changes)
+    assert promise["adjacency"] == "change_one_user_labels" and promise["unit"] == "all labels of one user"
+    assert promise["rows_left_out"]["over_unit_limit"] == NUM_ROWS // 4
+    assert promise["num_rows"] == NUM_ROWS * 3 // 4
+    assert promise["label_noise_variance"] > 1.5 * one["label_noise_variance"]
+    assert any("at most 3" in line for line in promise["assumptions"])
+    event, largest = promise["event"], promise["leverage"]["largest"]
+    assert event["max_rows"] == 3 and largest < event["leverage"] < 3 * largest
+    (tmp_path / "table.parquet").unlink()
+    code, _, err = attempt(
+        table=table.assign(user=None), privacy__unit={"column": "user", "max_rows": 3}, output__path=str(tmp_path / "o")
+    )
+    assert code == 4 and "privacy.unit.column" in err
