@@ -38,6 +38,7 @@ _FIRST_NODES = 96
 _MOST_NODES = 6144
 _TOLERANCE = 1e-11  # relative change on halving the step at which refinement stops
 _FAR = -2000.0  # where exp underflows by far, Chernoff's bound is enough
+_TINY = 1e-60
 _ULP = float(np.finfo(float).eps)
 _BLOCK = 256  # problems treated at a time, to bound memory
 _SERIES = 1.0 / np.arange(23.0, 2.0, -2.0)  # 1/23, 1/21, ..., 1/3
@@ -95,10 +96,13 @@ def log_divergence(
     ):
         if not np.all(np.isfinite(values)):
             raise ValueError(f"{name} must be finite")
-    if count.ndim == 0 or np.any(count <= 0) or np.any(up < -1) or np.any(down < -1):
-        raise ValueError(
-            "rows must be positive and variance ratios must be positive, with one axis for the parts"
-        )
+    if count.ndim == 0 or np.any(count <= 0):
+        raise ValueError("rows must be positive numbers, one a part on the last axis")
+    product = (1 + up) * (1 + down) - 1
+    if np.any(up < -1) or np.any(down < -1) or np.any(np.abs(product) > 1e-3 * (1 + 1e-12 * (2 + up + down))):
+        raise ValueError("excess and inverse_excess must be nu - 1 and 1/nu - 1 of one positive ratio nu")
+    # Smaller differences round up to what squares without underflow; the divergence grows with each.
+    up, down, shift = (np.where(v == 0, 0.0, np.sign(v) * np.maximum(np.abs(v), _TINY)) for v in (up, down, shift))
     shape = np.broadcast_shapes(eps.shape, shift.shape, count.shape[:-1])
     parts = count.shape[-1]
     flat_eps = np.broadcast_to(eps, shape).ravel()
@@ -123,9 +127,7 @@ def divergence(
     return np.exp(log_divergence(epsilon, rows=rows, excess=excess, inverse_excess=inverse_excess, mu=mu))
 
 
-def _signed(
-    eps: FloatArray, mu: FloatArray, rows: FloatArray, up: FloatArray, down: FloatArray
-) -> FloatArray:
+def _signed(eps: FloatArray, mu: FloatArray, rows: FloatArray, up: FloatArray, down: FloatArray) -> FloatArray:
     negative = eps < 0
     if not negative.any():
         return _positive(eps, mu, rows, up, down)
@@ -135,9 +137,7 @@ def _signed(
     return np.where(negative, np.log(np.minimum(1.0, trivial + np.exp(eps + value))), value)
 
 
-def _positive(
-    eps: FloatArray, mu: FloatArray, rows: FloatArray, up: FloatArray, down: FloatArray
-) -> FloatArray:
+def _positive(eps: FloatArray, mu: FloatArray, rows: FloatArray, up: FloatArray, down: FloatArray) -> FloatArray:
     """``ln delta`` for eps >= 0."""
     a = -down  # 1 - 1/nu: the loss falls with A where a > 0 and rises where a < 0
     log_ratio = np.where(np.abs(up) < np.abs(down), np.log1p(up), -np.log1p(down))
@@ -264,18 +264,14 @@ class _Inversion:
             coarse, coarse_rise = 2 * step * value.real[:, ::2].sum(-1), 2 * step * rises[:, ::2].sum(-1)
             spread = np.abs(fine - coarse) + slack
             slope = fine_rise / fine
-            error = (
-                np.abs(fine_rise - coarse_rise) + slack * np.abs(s).max(-1) + np.abs(slope) * spread
-            ) / fine
+            error = (np.abs(fine_rise - coarse_rise) + slack * np.abs(s).max(-1) + np.abs(slope) * spread) / fine
             error = np.where(part.usable & (fine > 2 * spread), 2 * error, np.inf)
             return np.stack([slope, error]), np.asarray(error <= 1e-9 * np.abs(slope))
 
         slope, error = self._refine(estimate)
         return slope, error
 
-    def _refine(
-        self, estimate: Callable[[_Inversion, int], tuple[FloatArray, NDArray[np.bool_]]]
-    ) -> FloatArray:
+    def _refine(self, estimate: Callable[[_Inversion, int], tuple[FloatArray, NDArray[np.bool_]]]) -> FloatArray:
         """Double the nodes of the problems whose two sums still differ; estimates have shape (..., batch)."""
         out, good = estimate(self, _FIRST_NODES)
         todo, nodes = np.flatnonzero(~good), 2 * _FIRST_NODES
@@ -313,12 +309,12 @@ class _Inversion:
         # s = 1/(wall + e^-v): v runs over the reals. With the positive and negative terms of s psi'(s) apart,
         # ln(positive) - ln(negative) is nearly linear in v, which is what makes Newton's steps safe.
         root = np.sqrt(self.drift**2 + 6 * pole * spread)
-        start = np.where(
-            self.drift > 0, 3 / (self.drift + root), (root + loss) / np.maximum(2 * spread, 1e-300)
-        )
+        start = np.where(self.drift > 0, 3 / (self.drift + root), (root + loss) / np.maximum(2 * spread, 1e-300))
         start = np.clip(start, 1e-290, 1e290)
         v = np.log(np.minimum(start, 0.5 / np.maximum(self.wall, 1e-300)))
-        low, high = np.full_like(v, -690.0), np.full_like(v, 690.0)
+        # No closer to the wall than 1e-12 of it: nearer, 1 + s a is rounding error (and delta is 0 to any purpose).
+        low, high = np.full_like(v, -690.0), np.minimum(690.0, 27.0 - np.log(self.wall))
+        v = np.minimum(v, high)
         for _ in range(80):
             away = np.exp(-v)
             s = 1 / (self.wall + away)

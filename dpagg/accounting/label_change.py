@@ -21,6 +21,7 @@ _MOST_INTERVALS = 1500  # evaluations per epsilon; the bound returned is certifi
 _FIRST_CUTS = np.array([0.0, 0.3, 1.0])
 
 
+@np.errstate(over="ignore", invalid="ignore")  # a ratio that overflows counts as infinite: delta 1
 def variance_excess(s: FloatArray, q: FloatArray) -> tuple[FloatArray, FloatArray]:
     """``nu - 1`` and ``1/nu - 1`` of the two directions, shape (..., 2), without cancellation."""
     total = s + q
