@@ -1,5 +1,6 @@
 """The configuration of a run: YAML in, frozen validated models out, unknown keys refused."""
 
+from dpagg.config.bags import SampledNoisyWtdLagConfig, SampledWtdFlagConfig
 from dpagg.config.declared import CategoricalConfig, HashedConfig, LabelConfig, NumericConfig, SchemaConfig
 from dpagg.config.loading import load_config, parse_config, parse_settings
 from dpagg.config.models import (
@@ -16,6 +17,7 @@ from dpagg.config.models import (
     PrivacyConfig,
     PrivateFloorConfig,
     ReleaseConfig,
+    SampledConfig,
     UnitConfig,
     UnweightedSumsConfig,
     WtdFlagConfig,
@@ -39,6 +41,9 @@ __all__ = [
     "PrivacyConfig",
     "PrivateFloorConfig",
     "ReleaseConfig",
+    "SampledConfig",
+    "SampledNoisyWtdLagConfig",
+    "SampledWtdFlagConfig",
     "SchemaConfig",
     "UnitConfig",
     "UnweightedSumsConfig",

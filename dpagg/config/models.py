@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 
+from dpagg.config.bags import SampledNoisyWtdLagConfig, SampledWtdFlagConfig
 from dpagg.config.declared import SchemaConfig
 from dpagg.config.fields import (
     Count,
@@ -24,7 +25,7 @@ from dpagg.config.fields import (
 from dpagg.kernels.encoding import Schema
 
 # Names a configuration may come to use: answered as not available yet, not as unknown.
-PLANNED = frozenset({"sampled-wtd-flag", "sampled-noisy-wtd-lag", "ihm", "linear-mixing", "adassp", "dp-gd"})
+PLANNED = frozenset({"ihm", "linear-mixing", "adassp", "dp-gd"})
 
 
 class _Config(Model):
@@ -110,13 +111,21 @@ class UnweightedSumsConfig(Model):
         return self
 
 
-MechanismConfig: TypeAlias = Annotated[WtdFlagConfig | UnweightedSumsConfig, Field(discriminator="name")]
+SampledConfig: TypeAlias = SampledWtdFlagConfig | SampledNoisyWtdLagConfig
+MechanismConfig: TypeAlias = Annotated[
+    WtdFlagConfig | SampledConfig | UnweightedSumsConfig, Field(discriminator="name")
+]
 
 
 class NoiseFloorConfig(Model):
-    """The residual floor comes from noise on the weighted label sums alone: no assumption."""
+    """The residual floor comes from noise on the weighted label sums alone: no assumption.
+
+    With ``level: hidden`` the variance of the noise is itself drawn and never told, which needs less of it where
+    there are many bags; ``auto`` takes the smaller.
+    """
 
     kind: Literal["noise"]
+    level: Literal["auto", "known", "hidden"] = "auto"
 
 
 class AssumedFloorConfig(Model):
@@ -154,7 +163,7 @@ class PrivacyConfig(Model):
     """The guarantee to meet, and what it may rest on.
 
     Rows with a leverage over ``leverage_cap_factor`` times d/n are dropped, by their features alone;
-    None keeps every row.
+    None keeps every row. Of disjoint bags, those with a row over that many times d/k are dropped.
     """
 
     epsilon: Positive
@@ -174,6 +183,7 @@ class PlanConfig(Model):
     """What `dpagg plan` may suppose; never used by a release."""
 
     residual_std: Positive | None = None
+    label_noise_std: Positive | None = None
 
 
 class PerformanceConfig(Model):
@@ -233,6 +243,57 @@ class AggregateConfig(_Config):
             )
         if any(key.lower() == feature.name.lower() for feature in self.schema_.features):
             raise refused(f"{key!r} is a feature too", field="input.row_id", remedy="Leave out one of them.")
+        return self
+
+    @model_validator(mode="after")
+    def _fits_bags(self) -> Self:
+        mechanism, privacy = self.mechanism, self.privacy
+        if not isinstance(mechanism, SampledWtdFlagConfig | SampledNoisyWtdLagConfig):
+            return self
+        if self.input.row_id is None:
+            raise refused(
+                "bags are chosen by the row key", field="input.row_id", remedy="Name the column that identifies a row."
+            )
+        if self.performance.engine != "auto":
+            raise refused(
+                f"{mechanism.name} draws a weight for each row of a bag, in one way only",
+                field="performance.engine",
+                remedy="Leave it out.",
+            )
+        if privacy.unit is not None:
+            raise refused(
+                f"{mechanism.name} protects one label, not all labels of a user",
+                field="privacy.unit",
+                remedy="Use the mechanism wtd-flag.",
+            )
+        num_columns = self.encoding.num_columns
+        if isinstance(mechanism, SampledWtdFlagConfig):
+            if mechanism.bag_size <= num_columns:
+                raise refused(
+                    f"bags of {mechanism.bag_size} rows for {num_columns} encoded columns: least squares fits the "
+                    "labels of such a bag exactly",
+                    field="mechanism.bag_size",
+                    remedy="Take more rows a bag than columns, at best many times as many.",
+                )
+            if isinstance(privacy.floor, PrivateFloorConfig):
+                raise refused(
+                    "each bag would need a private floor of its own",
+                    field="privacy.floor.kind",
+                    remedy="Take noise, or the mechanism wtd-flag.",
+                )
+            return self
+        if not isinstance(privacy.floor, NoiseFloorConfig):
+            raise refused(
+                f"{mechanism.name} rests on noise on labels, not on a residual floor",
+                field="privacy.floor",
+                remedy="Leave it out.",
+            )
+        if privacy.leverage_cap_factor is not None and "leverage_cap_factor" in privacy.model_fields_set:
+            raise refused(
+                f"{mechanism.name} releases features as they are: leverages don't matter",
+                field="privacy.leverage_cap_factor",
+                remedy="Leave it out.",
+            )
         return self
 
     @cached_property

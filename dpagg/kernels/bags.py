@@ -332,10 +332,18 @@ def weight_ratio(weights: NDArray[np.float64], num_noised: int) -> float:
 
 
 def weight_cap_for(acceptance: float, *, bag_size: int, num_noised: int) -> float:
-    """Return the cap that about this share of the draws of weights meets, of 4,096 draws from a fixed public stream.
+    """Return the cap that about this share of the draws of weights meets.
 
-    No label and no secret goes into it, so it may be chosen so, and be published.
+    It comes from 4,096 draws of a fixed public stream: no label and no secret goes into it, so it may be published.
     """
+    return float(np.quantile(_public_ratios(bag_size, num_noised), acceptance))
+
+
+def weight_acceptance(cap: float, *, bag_size: int, num_noised: int) -> float:
+    """Return about which share of the draws of weights meets a cap, from the same draws as `weight_cap_for`."""
+    return float(np.mean(_public_ratios(bag_size, num_noised) <= cap))
+
+
+def _public_ratios(bag_size: int, num_noised: int) -> NDArray[np.float64]:
     stream = Secret.insecure(0).stream("", "weight-cap", bag_size)
-    ratios = [weight_ratio(stream.standard_normal(bag_size), num_noised) for _ in range(4096)]
-    return float(np.quantile(ratios, acceptance))
+    return np.array([weight_ratio(stream.standard_normal(bag_size), num_noised) for _ in range(4096)])

@@ -16,7 +16,7 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pyspark import TaskContext
+from pyspark import StorageLevel, TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -34,6 +34,7 @@ from dpagg.kernels.bags import (
 from dpagg.kernels.rows import Block, RowRule, RowSummary
 from dpagg.kernels.streams import Secret
 from dpagg.spark.engines import _tree_merge as tree_merge
+from dpagg.spark.engines import spark_faults
 from dpagg.spark.reading import quoted
 
 _KEY = "__dpagg_key"
@@ -149,6 +150,30 @@ def weighted_bag_sums(df: DataFrame, ranking: Ranking, layout: BagLayout) -> Dat
 
     width = ranking.rule.num_coordinates + 1
     return _bagwise(routed_rows(df, ranking, layout, with_label=True), layout, width, draw, _WEIGHTED)
+
+
+def held_bags(bags: DataFrame) -> DataFrame:
+    """Return bags that are made once and held, in memory or (encrypted) on local disk, until `released_bags`."""
+    return bags.persist(StorageLevel.MEMORY_AND_DISK)
+
+
+def released_bags(held: DataFrame) -> None:
+    """Let go of held bags."""
+    held.unpersist()
+
+
+def leverage_summary(bags: DataFrame, cap: float) -> tuple[int, float]:
+    """Return how many bags have no leverage over the cap, and the largest leverage within these."""
+    under = F.col("leverage") <= F.lit(cap)
+    with spark_faults():
+        found = bags.where(under).agg(F.count(F.lit(1)), F.max("leverage")).first()
+    return (0, 0.0) if found is None or not found[0] else (int(found[0]), float(found[1]))
+
+
+def finished_bags(sums: DataFrame, cap: float, noise_std: float) -> DataFrame:
+    """Return what is released of weighted sums: bags under the leverage cap, noise of this deviation on each label."""
+    noisy = F.col("label") + F.lit(noise_std) * F.col("noise")
+    return sums.where(F.col("leverage") <= F.lit(cap)).select("bag_id", "features", noisy.alias("label"))
 
 
 def noisy_label_bags(df: DataFrame, ranking: Ranking, layout: BagLayout, labels: NoisyLabels) -> DataFrame:

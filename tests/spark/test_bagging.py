@@ -233,7 +233,10 @@ class ByLabel(NoisyLabels):
 
 
 def noise_fault(spark, rule):
-    """Whether (released sum - weighted labels) / (sigma * norm of the first weights) is not N(0, 1), at 1e-4."""
+    """Whether (released sum - weighted labels) / (sigma * norm of the first weights) is not N(0, 1), at 2e-4.
+
+    Kolmogorov-Smirnov sees the body of the law, the sum of squares its scale and tails.
+    """
     table = make_table(8000, seed=2)
     df, how = spark.createDataFrame(table), ranking()
     layout = laid_out(df, how, num_bags=900)
@@ -245,7 +248,8 @@ def noise_fault(spark, rule):
     noise = (found["label"] - (weights * labels).sum(axis=1)) / (
         rule.noise_std * np.sqrt((weights[:, : rule.num_noised] ** 2).sum(axis=1))
     )
-    return bool(stats.kstest(noise, "norm").pvalue < 1e-4)
+    energy = stats.chi2(len(noise)).cdf((noise**2).sum())
+    return bool(stats.kstest(noise, "norm").pvalue < 1e-4 or min(energy, 1 - energy) < 5e-5)
 
 
 @pytest.mark.parametrize(

@@ -94,10 +94,25 @@ def test_the_documented_configuration(tmp_path: Path) -> None:
         (["privacy", "floor"], "noise", "privacy.floor", "expected a mapping"),
         (["ledger"], {"path": "out/ledger"}, "ledger", "no ledger yet"),
         (["ledger"], None, "ledger", "no ledger yet"),
-        (["mechanism"], {"name": "sampled-wtd-flag"}, "mechanism.name", "not available yet"),
-        (["mechanism"], {"name": "sampled-noisy-wtd-lag"}, "mechanism.name", "not available yet"),
+        (["mechanism"], {"name": "sampled-wtd-flag"}, "mechanism.bag_size", "required"),
+        (["mechanism"], {"name": "sampled-wtd-flag", "bag_size": 37}, "mechanism.bag_size", "37 encoded columns"),
+        (["mechanism"], {"name": "sampled-wtd-flag", "bag_size": "auto"}, "mechanism.bag_size", "'auto'"),
+        (["mechanism"], {"name": "sampled-noisy-wtd-lag", "bag_size": 9}, "mechanism.noised_fraction", "required"),
+        *(
+            (["mechanism"], {"name": "sampled-noisy-wtd-lag", "bag_size": 9, "noised_fraction": 0.5} | change, *said)
+            for change, *said in (
+                ({"noised_fraction": 0}, "mechanism.noised_fraction", "greater than 0"),
+                ({"noised_fraction": 1.1}, "mechanism.noised_fraction", "less than or equal to 1"),
+                ({"noised_fraction": 0.1}, "mechanism.noised_fraction", "no label would get noise"),
+                ({"noise_std": 0}, "mechanism.noise_std", "0 is given, expected a positive number, or auto"),
+                ({"noise_std": "none"}, "mechanism.noise_std", "'none'"),
+                ({"noise_std": True}, "mechanism.noise_std", "true"),
+                ({"weight_cap": -1}, "mechanism.weight_cap", "expected a positive number, or auto, or none"),
+                ({"weight_cap": float("inf")}, "mechanism.weight_cap", "expected a positive number"),
+            )
+        ),
         (["mechanism"], {"name": "wtdflag"}, "mechanism.name", "Did you mean wtd-flag?"),
-        (["mechanism"], {}, "mechanism.name", "expected one of unweighted-sums, wtd-flag"),
+        (["mechanism"], {}, "mechanism.name", "expected one of sampled-noisy-wtd-lag, "),
         (["mechanism", "num_bags"], 0, "mechanism.num_bags", "whole number from 1, or auto"),
         (["mechanism", "num_bags"], 2.5, "mechanism.num_bags", "2.5"),
         (["mechanism", "num_bags"], "many", "mechanism.num_bags", "'many'"),

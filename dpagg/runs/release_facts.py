@@ -1,0 +1,28 @@
+"""What the certificate of every release says besides its event."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import dpagg
+from dpagg.config import AggregateConfig
+from dpagg.kernels.streams import Secret
+from dpagg.spark.reading import InputTable
+
+
+def release_facts(config: AggregateConfig, table: InputTable, secret: Secret, release_id: str) -> dict[str, Any]:
+    """Return identity, schema, bounds and origin of a release, as plain JSON values."""
+    schema = config.encoding
+    declared = config.public_dict()["schema"]
+    return {
+        "release_id": release_id,
+        "declared_bounds": {"label": [schema.label.lower, schema.label.upper], "features": declared["features"]},
+        "columns": [dataclasses.asdict(column) for column in schema.columns],
+        "label": {"name": schema.label.name, "lower": schema.label.lower, "upper": schema.label.upper},
+        "schema": declared,
+        "randomness": "operating system" if secret.is_private else "public seed: not private",
+        "input_version": table.version,
+        "config_digest": config.digest(),
+        "code_version": dpagg.__version__,
+    }

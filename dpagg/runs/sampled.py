@@ -1,0 +1,467 @@
+"""A release of disjoint bags from start to end: Sampled-WTD-FLAG and Sampled-Noisy-WTD-LAg."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dpagg.accounting.calibration import calibrate_bag_size, with_least_label_noise
+from dpagg.accounting.certificate import LABEL_DP_PUBLIC, certificate, label_dp_terms
+from dpagg.accounting.noisy_label_aggregation import NoisyLabelAggregation
+from dpagg.accounting.paper_bounds import sampled_flag_bag_size, sampled_noisy_bag_size
+from dpagg.accounting.sampled_aggregation import SampledAggregation
+from dpagg.accounting.worst_rows import worst_rows
+from dpagg.config import AggregateConfig, AssumedFloorConfig, SampledNoisyWtdLagConfig, SampledWtdFlagConfig
+from dpagg.errors import ConfigError, DataError, PrivacyError
+from dpagg.kernels.bags import BagLayout, NoisyLabels, weight_acceptance, weight_cap_for
+from dpagg.kernels.rows import RowRule, RowSummary
+from dpagg.kernels.streams import Secret
+from dpagg.runs.release_facts import release_facts
+from dpagg.spark.bagging import (
+    Ranking,
+    bag_leverages,
+    finished_bags,
+    held_bags,
+    leverage_summary,
+    noisy_label_bags,
+    rank_pass,
+    released_bags,
+    weighted_bag_sums,
+)
+from dpagg.spark.reading import InputTable, check_row_key, normalise, read_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_FLAG_COMMENTS = {
+    "bag_id": "Number of the bag; its order means nothing",
+    "features": "Weighted sum of the encoded features of the bag's rows, in the order of the certificate's columns",
+    "label": "Weighted sum of their clipped labels with the same weights, plus the certificate's label noise",
+}
+_LAG_COMMENTS = {
+    "bag_id": "Number of the bag; its order means nothing",
+    "features": "Encoded features of each row of the bag, in the order of the certificate's columns",
+    "weights": "Weight of each row; the labels of the first rows, as many as the certificate says, carry noise",
+    "label": "Weighted sum of the clipped labels, the noisy ones among them, in the label's units",
+}
+# Rows a task makes bags of, as bytes: large enough for Spark, and little to lose when a task fails.
+_TASK_BYTES = 256 << 20
+_LARGEST_BAG = 10**9
+# Weights that fewer draws than this meet would be waited for too long.
+_LEAST_ACCEPTANCE = 1e-3
+
+
+@dataclass(frozen=True, eq=False)
+class SampledPlan:
+    """Bags that are ready to be released: rows chosen, noise calibrated, no decision made by a label.
+
+    Attributes
+    ----------
+    table : InputTable
+        The input at its pinned version.
+    rows : DataFrame
+        Row key, features and label, types settled.
+    ranking : Ranking
+        What ranks the rows.
+    layout : BagLayout
+        Which bags there are.
+    summary : RowSummary
+        Rows that can be in a bag, and rows left out.
+    event : SampledAggregation or NoisyLabelAggregation
+        What will be accounted.
+    bags_left_out : int
+        Bags with a row over the leverage cap.
+    largest_leverage : float or None
+        Within any bag that is released; None where leverages don't matter.
+    leverage_cap : float
+        Bags with a row above it are left out.
+    sums : DataFrame or None
+        Held weighted sums of all bags, where labels were asked for. NOT private.
+    """
+
+    table: InputTable
+    rows: DataFrame
+    ranking: Ranking
+    layout: BagLayout
+    summary: RowSummary
+    event: SampledAggregation | NoisyLabelAggregation
+    bags_left_out: int = 0
+    largest_leverage: float | None = None
+    leverage_cap: float = math.inf
+    sums: DataFrame | None = None
+
+    @property
+    def num_bags(self) -> int:
+        """Bags that are released."""
+        return self.layout.num_bags - self.bags_left_out
+
+    @property
+    def rows_left_out(self) -> dict[str, int]:
+        """How many rows take no part, by reason: functions of features, keys and the secret alone."""
+        return {
+            "missing_feature": self.summary.num_missing,
+            "over_leverage_cap": self.bags_left_out * self.layout.bag_size,
+            "outside_bags": self.summary.num_rows - self.layout.num_bags * self.layout.bag_size,
+        }
+
+
+def make_sampled_plan(
+    spark: SparkSession,
+    config: AggregateConfig,
+    table: InputTable | None = None,
+    *,
+    secret: Secret | None = None,
+    release_id: str = "plan",
+    with_labels: bool = False,
+) -> SampledPlan:
+    """Choose bags and noise for a release.
+
+    The bags follow from the secret, so that the largest leverage, and with it the noise, differs a little between a
+    plan (with a secret that is thrown away) and a release. With labels, the sums of a Sampled-WTD-FLAG release are
+    drawn in the pass that measures the leverages, and held: rows are shuffled once. What is decided from that pass are
+    functions of leverages alone.
+
+    Raises
+    ------
+    DataError
+        If the table can't be used, or holds fewer rows than the bags need (a function of features and keys).
+    ConfigError
+        If no weights meet the cap.
+    PrivacyError
+        If delta is too large for the number of rows, or what was asked for does not meet the guarantee.
+    """
+    mechanism, privacy, row_id = config.mechanism, config.privacy, config.input.row_id
+    if not isinstance(mechanism, SampledWtdFlagConfig | SampledNoisyWtdLagConfig) or row_id is None:
+        raise ValueError("this is a plan of disjoint bags")
+    table = table if table is not None else read_table(spark, config.input)
+    rows = normalise(table.df, config.encoding, row_id)
+    check_row_key(rows, row_id)
+    ranking = Ranking(RowRule(config.encoding), row_id, Secret.fresh() if secret is None else secret, release_id)
+    counted = rank_pass(rows, ranking)
+    layout = _layout(spark, config, counted.counts, counted.summary)
+    if privacy.delta >= 1.0 / counted.summary.num_rows:
+        raise PrivacyError(
+            f"{privacy.delta:g} is given for {counted.summary.num_rows:,} rows, expected less than 1/n",
+            path="privacy.delta",
+            remedy="A delta of 1/n allows a mechanism that publishes one row; take 1/n^1.5 or less.",
+        )
+    if isinstance(mechanism, SampledNoisyWtdLagConfig):
+        event = _noisy_event(config, mechanism)
+        return SampledPlan(table, rows, ranking, layout, counted.summary, event)
+
+    factor = privacy.leverage_cap_factor
+    cap = math.inf if factor is None else min(factor * config.encoding.num_columns / mechanism.bag_size, 1.0)
+    made = (weighted_bag_sums if with_labels else bag_leverages)(rows, ranking, layout)
+    sums = held_bags(made)
+    num_bags, largest = leverage_summary(sums, cap)
+    if num_bags == 0:
+        raise DataError(
+            f"every one of {layout.num_bags:,} bags has a row with a leverage over {cap:.3g}",
+            remedy="Merge rare categories, take larger bags, or raise privacy.leverage_cap_factor (none keeps all).",
+        )
+    return SampledPlan(
+        table=table,
+        rows=rows,
+        ranking=ranking,
+        layout=layout,
+        summary=counted.summary,
+        event=_flag_event(config, mechanism, ranking.rule, largest),
+        bags_left_out=layout.num_bags - num_bags,
+        largest_leverage=largest,
+        leverage_cap=cap,
+        sums=sums if with_labels else None,
+    )
+
+
+def draw_sampled(plan: SampledPlan) -> tuple[DataFrame, dict[str, str]]:
+    """Return the rows of the release and the comments of its columns. Drawn where they are written.
+
+    Raises
+    ------
+    ValueError
+        If the plan of weighted sums was made without labels.
+    """
+    if isinstance(plan.event, NoisyLabelAggregation):
+        labels = NoisyLabels(plan.event.num_noised, plan.event.noise_std, plan.event.weight_cap)
+        return noisy_label_bags(plan.rows, plan.ranking, plan.layout, labels), _LAG_COMMENTS
+    if plan.sums is None:
+        raise ValueError("the plan was made without labels")
+    return finished_bags(plan.sums, plan.leverage_cap, math.sqrt(plan.event.label_noise_variance)), _FLAG_COMMENTS
+
+
+def release_sampled(plan: SampledPlan) -> None:
+    """Let go of what a plan holds."""
+    if plan.sums is not None:
+        released_bags(plan.sums)
+
+
+def sampled_certificate(plan: SampledPlan, config: AggregateConfig) -> dict[str, Any]:
+    """Return the certificate of a release of bags."""
+    privacy, secret, event = config.privacy, plan.ranking.secret, plan.event
+    terms, public = label_dp_terms(), list(LABEL_DP_PUBLIC)
+    public.append("which rows share a bag: the guarantee holds for a label known to be in a bag, none is claimed for "
+                  "the chance of not being in one")  # fmt: skip
+    facts: dict[str, Any] = {
+        "num_bags": plan.num_bags,
+        "bag_size": plan.layout.bag_size,
+        "bags_left_out": {"over_leverage_cap": plan.bags_left_out},
+        "num_rows": plan.num_bags * plan.layout.bag_size,
+        "rows_left_out": plan.rows_left_out,
+        "failure_probability": 0.0,
+        "engine": "bags",
+    }
+    if isinstance(event, NoisyLabelAggregation):
+        terms[2] = (
+            "The noise on labels is known to nobody, fresh and used once. The weights are published, and were drawn "
+            "without a look at a label."
+        )
+        public.append(f"the weights, and that the first {event.num_noised} labels of each bag carry noise")
+        facts |= {
+            "num_noised": event.num_noised,
+            "label_noise_variance": event.noise_std**2,
+            "weight_cap": event.weight_cap,
+        }
+    else:
+        if event.residual_floor > 0:
+            terms.insert(
+                0,
+                f"ASSUMED by the user, not checked: within every bag the mean squared residual of the bag's own least "
+                f"squares is at least {event.residual_floor / plan.layout.bag_size:g} per row, whatever the one label "
+                "is. A bag of equal labels has 0.",
+            )
+        facts |= {
+            "leverage": {
+                "largest": plan.largest_leverage,
+                "cap": plan.leverage_cap if math.isfinite(plan.leverage_cap) else None,
+            },
+            "label_noise_variance": event.label_noise_variance,
+        }
+    return certificate(
+        event,
+        unit="one label",
+        mechanism=config.mechanism.name,
+        epsilon=privacy.epsilon,
+        delta=privacy.delta,
+        is_private=secret.is_private,
+        assumptions=terms,
+        public=public,
+        facts=facts | release_facts(config, plan.table, secret, plan.ranking.release_id),
+    )
+
+
+def describe_sampled_plan(plan: SampledPlan, config: AggregateConfig) -> dict[str, Any]:
+    """Return what (epsilon, delta) buys, as plain JSON values.
+
+    The least bag size is searched at the noise of this plan, or at ``plan.label_noise_std``; for weighted sums with
+    leverages that fall as 1/k from those of this plan, for noisy labels without a cap on weights. None means that no
+    bag size reaches the guarantee with that noise. The papers' sizes take the constant in O() as 1: a shape only.
+    """
+    privacy, event, size = config.privacy, plan.event, plan.layout.bag_size
+    columns, supposed = config.encoding.num_columns, config.plan
+    described: dict[str, Any] = {
+        "mechanism": config.mechanism.name,
+        "epsilon": privacy.epsilon,
+        "delta": privacy.delta,
+        "num_rows": plan.summary.num_rows,
+        "num_columns": columns,
+        "rows_left_out": plan.rows_left_out,
+        "bag_size": size,
+        "num_bags": plan.num_bags,
+        "label_range": event.label_range,
+        "delta_at_epsilon": event.delta(privacy.epsilon),
+    }
+    if isinstance(event, NoisyLabelAggregation):
+        noise_std = supposed.label_noise_std or event.noise_std
+        described |= {
+            "num_noised": event.num_noised,
+            "label_noise_std": event.noise_std,
+            "weight_cap": event.weight_cap,
+            "least_bag_size": {"label_noise_std": noise_std, "bag_size": _least_noisy_bag(config, event, noise_std)},
+            "paper_bag_size_shape_only": sampled_noisy_bag_size(
+                epsilon=privacy.epsilon,
+                label_bound=plan.ranking.rule.label_magnitude,
+                noised_fraction=event.noised_fraction,
+            ),
+        }
+        noise_a_row = event.num_noised / size * event.noise_std**2
+    else:
+        noise_std = supposed.label_noise_std or math.sqrt(event.label_noise_variance)
+        described |= {
+            "bags_left_out": plan.bags_left_out,
+            "leverage": {
+                "largest": plan.largest_leverage,
+                "mean": columns / size,
+                "cap": plan.leverage_cap if math.isfinite(plan.leverage_cap) else None,
+            },
+            "label_noise_std": math.sqrt(event.label_noise_variance),
+            "least_bag_size": {"label_noise_std": noise_std, "bag_size": _least_flag_bag(config, plan, noise_std)},
+            "paper_bag_size_shape_only": sampled_flag_bag_size(epsilon=privacy.epsilon, delta=privacy.delta),
+        }
+        noise_a_row = event.label_noise_variance / size
+    variance = None if supposed.residual_std is None else supposed.residual_std**2
+    if variance is None and isinstance(privacy.floor, AssumedFloorConfig):
+        variance = privacy.floor.mean_squared_residual
+    if variance is not None:
+        spare = plan.num_bags - columns - 1
+        relative = columns / spare * (1.0 + noise_a_row / variance) if spare > 0 else None
+        described["for_residual_std"] = {
+            "residual_std": math.sqrt(variance),
+            "expected_relative_excess_loss": relative,
+            "expected_excess_mse": None if relative is None else relative * variance,
+        }
+    return described
+
+
+def _layout(spark: SparkSession, config: AggregateConfig, counts: Any, summary: RowSummary) -> BagLayout:
+    mechanism: Any = config.mechanism
+    size, n = mechanism.bag_size, summary.num_rows
+    num_bags = n // size if mechanism.num_bags == "auto" else mechanism.num_bags
+    if num_bags < 1 or num_bags * size > n:
+        raise DataError(
+            f"{max(num_bags, 1):,} bags of {size:,} rows need {max(num_bags, 1) * size:,} rows; the table has {n:,}"
+            + (f" after {summary.num_missing:,} with a missing feature were left out" if summary.num_missing else ""),
+            path="mechanism.num_bags" if mechanism.num_bags != "auto" else "mechanism.bag_size",
+            remedy="A row is in one bag at most: take fewer or smaller bags.",
+        )
+    by_size = -(-num_bags * size * 8 * (config.encoding.num_columns + 1) // _TASK_BYTES)
+    tasks = config.performance.num_partitions or max(2 * spark.sparkContext.defaultParallelism, by_size)
+    return BagLayout.of(counts, bag_size=size, num_bags=num_bags, num_tasks=tasks)
+
+
+def _flag_event(
+    config: AggregateConfig, mechanism: SampledWtdFlagConfig, rule: RowRule, largest: float
+) -> SampledAggregation:
+    privacy, size = config.privacy, mechanism.bag_size
+    bare = _bare_flag_event(rule, size, largest)
+    if not isinstance(privacy.floor, AssumedFloorConfig):
+        return with_least_label_noise(bare, epsilon=privacy.epsilon, delta=privacy.delta)
+    event = _bare_flag_event(rule, size, largest, residual_floor=privacy.floor.mean_squared_residual * size)
+    reached = event.delta(privacy.epsilon)
+    if reached > privacy.delta:
+        raise PrivacyError(
+            f"bags of {size:,} rows under the assumed floor have delta {reached:.3g} at epsilon {privacy.epsilon:g}, "
+            f"expected at most {privacy.delta:g}",
+            path="mechanism.bag_size",
+            remedy="Take larger bags (dpagg plan tells the least size), a lower leverage cap, or floor: {kind: noise}.",
+        )
+    return event
+
+
+def _bare_flag_event(
+    rule: RowRule, bag_size: int, largest: float, *, residual_floor: float = 0.0, noise_variance: float = 0.0
+) -> SampledAggregation:
+    label_range = rule.schema.label.range
+    leverage, bound = worst_rows(largest, bag_size, rule.label_magnitude, label_range)
+    return SampledAggregation(
+        bag_size=bag_size,
+        label_range=label_range,
+        leverage=leverage,
+        residual_floor=residual_floor,
+        residual_bound=bound,
+        label_noise_variance=noise_variance,
+    )
+
+
+def _noisy_event(config: AggregateConfig, mechanism: SampledNoisyWtdLagConfig) -> NoisyLabelAggregation:
+    privacy, size = config.privacy, mechanism.bag_size
+    num_noised = _bare_noisy_event(config, mechanism, 1.0, None).num_noised
+    cap: float | None
+    if mechanism.weight_cap == "none":
+        cap = None
+    elif mechanism.weight_cap == "auto":
+        cap = weight_cap_for(0.5, bag_size=size, num_noised=num_noised)
+    else:
+        cap = mechanism.weight_cap
+        accepted = weight_acceptance(cap, bag_size=size, num_noised=num_noised)
+        if accepted < _LEAST_ACCEPTANCE:
+            likely = weight_cap_for(0.5, bag_size=size, num_noised=num_noised)
+            raise ConfigError(
+                f"{cap:g} is given, which fewer than one set of weights in {1 / _LEAST_ACCEPTANCE:,.0f} meets",
+                path="mechanism.weight_cap",
+                remedy=f"One in two meets {likely:.3g}, which auto takes.",
+            )
+    if mechanism.noise_std != "auto":
+        event = _bare_noisy_event(config, mechanism, mechanism.noise_std, cap)
+        reached = event.delta(privacy.epsilon)
+        if reached > privacy.delta:
+            least = _least_noise(config, mechanism, cap)
+            raise PrivacyError(
+                f"noise of {mechanism.noise_std:g} has delta {reached:.3g} at epsilon {privacy.epsilon:g}, expected at "
+                f"most {privacy.delta:g}",
+                path="mechanism.noise_std",
+                remedy=f"At least {least:.6g} is needed for these bags; noise_std: auto takes it.",
+            )
+        return event
+    return _bare_noisy_event(config, mechanism, _least_noise(config, mechanism, cap), cap)
+
+
+def _bare_noisy_event(
+    config: AggregateConfig, mechanism: SampledNoisyWtdLagConfig, noise_std: float, cap: float | None
+) -> NoisyLabelAggregation:
+    return NoisyLabelAggregation(
+        bag_size=mechanism.bag_size,
+        noised_fraction=mechanism.noised_fraction,
+        noise_std=noise_std,
+        label_range=config.encoding.label.range,
+        weight_cap=cap,
+    )
+
+
+def _least_noise(config: AggregateConfig, mechanism: SampledNoisyWtdLagConfig, cap: float | None) -> float:
+    """The least noise that meets the guarantee, from above, to seven digits."""
+
+    def meets(noise_std: float) -> bool:
+        event = _bare_noisy_event(config, mechanism, noise_std, cap)
+        return event.delta(config.privacy.epsilon) <= config.privacy.delta
+
+    high = config.encoding.label.range
+    while not meets(high):
+        high *= 2.0
+        if not math.isfinite(high):
+            raise PrivacyError(
+                "no noise on the labels meets the guarantee", path="privacy", remedy="Take a larger epsilon or delta."
+            )
+    low = high / 2.0
+    while meets(low):
+        low, high = low / 2.0, low
+    while high / low > 1.0 + 1e-7:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if meets(middle) else (middle, high)
+    return high
+
+
+def _least_noisy_bag(config: AggregateConfig, event: NoisyLabelAggregation, noise_std: float) -> int | None:
+    try:
+        return calibrate_bag_size(
+            epsilon=config.privacy.epsilon,
+            delta=config.privacy.delta,
+            noised_fraction=event.noised_fraction,
+            noise_std=noise_std,
+            label_range=event.label_range,
+        )
+    except ValueError:
+        return None
+
+
+def _least_flag_bag(config: AggregateConfig, plan: SampledPlan, noise_std: float) -> int | None:
+    """The least k from which on the guarantee holds, to one row, on a grid of doublings."""
+    privacy, rule = config.privacy, plan.ranking.rule
+    share = (plan.largest_leverage or 0.0) * plan.layout.bag_size
+    assumed = privacy.floor.mean_squared_residual if isinstance(privacy.floor, AssumedFloorConfig) else 0.0
+
+    def meets(size: int) -> bool:
+        event = _bare_flag_event(
+            rule, size, min(1.0, share / size), residual_floor=assumed * size, noise_variance=noise_std**2
+        )
+        return event.delta(privacy.epsilon) <= privacy.delta
+
+    low, high = config.encoding.num_columns, config.encoding.num_columns + 1
+    while not meets(high):
+        low, high = high, 2 * high
+        if high > _LARGEST_BAG:
+            return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if meets(middle) else (middle, high)
+    return high
