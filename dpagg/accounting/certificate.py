@@ -24,19 +24,24 @@ LABEL_DP_PUBLIC = (
 )
 
 
-def label_dp_terms(max_rows: int | None = None) -> list[str]:
-    """Return what a reviewer of a label mechanism has to accept; `max_rows` of a user where users are protected."""
+def label_dp_terms(*, max_rows: int | None = None, hidden_level: bool = False) -> list[str]:
+    """Return what a reviewer of a label mechanism has to accept.
+
+    `max_rows` of a user where users are protected; `hidden_level` if the variance of the noise is drawn and not told.
+    """
     protected = (
         "One label is protected: whoever appears in several rows is protected for each label by itself."
         if max_rows is None
         else f"Rows of one user carry the same value of the unit column; at most {max_rows} of them take part, chosen "
         "by a public hash of the row key."
     )
+    level = ["The variance of the label noise is drawn once, from the event's normal, and known to nobody."]
     return [
         "No feature, filter, scale, bound, number of bags or category was derived from labels.",
         "Labels are clipped to the declared bounds before use, and a missing or bad label becomes the declared "
         "constant; whether that happened to any row is not told.",
         "Weights are known to nobody, fresh, used once, and the same for the features and the label of a row.",
+        *(level if hidden_level else []),
         protected,
     ]
 

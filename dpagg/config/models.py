@@ -281,6 +281,13 @@ class AggregateConfig(_Config):
                     field="privacy.floor.kind",
                     remedy="Take noise, or the mechanism wtd-flag.",
                 )
+        if isinstance(privacy.floor, NoiseFloorConfig) and privacy.floor.level == "hidden":
+            raise refused(
+                "with one sum a label there is nothing to gain from a hidden level of noise",
+                field="privacy.floor.level",
+                remedy="Leave it out.",
+            )
+        if isinstance(mechanism, SampledWtdFlagConfig):
             return self
         if not isinstance(privacy.floor, NoiseFloorConfig):
             raise refused(

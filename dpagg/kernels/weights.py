@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,6 +95,14 @@ def draw_from_factor(factor: NDArray[np.float64], count: int, stream: np.random.
 BAGS_PER_CHUNK = 16_384
 
 
+def hidden_level(stream: np.random.Generator, *, mean: float, std: float, floor: float) -> float:
+    """Draw a noise variance that nobody may know: N(mean, std^2), drawn again until it is at least `floor`."""
+    while True:
+        level = mean + std * float(stream.standard_normal())
+        if level >= floor:
+            return level
+
+
 @dataclass(frozen=True)
 class Finish:
     """The last step of both engines: bags drawn from a factor, or given, with noise on each label.
@@ -108,7 +116,7 @@ class Finish:
     num_bags : int
         m.
     noise_std : float
-        tau, in the label's units.
+        tau, in the label's units; not shown, since it may be hidden.
     rule : RowRule
         Turns sums of coordinates into features, and gives labels their centre back.
     factor : ndarray, shape (r + 1, r + 1), or None
@@ -118,9 +126,9 @@ class Finish:
     secret: Secret
     release_id: str
     num_bags: int
-    noise_std: float
+    noise_std: float = field(repr=False)
     rule: RowRule
-    factor: NDArray[np.float64] | None = None
+    factor: NDArray[np.float64] | None = field(default=None, repr=False)
 
     @property
     def num_chunks(self) -> int:

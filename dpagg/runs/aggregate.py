@@ -20,7 +20,7 @@ from dpagg.errors import ConfigError, DataError
 from dpagg.kernels.factor import residual_norm
 from dpagg.kernels.rows import RowSummary
 from dpagg.kernels.streams import Secret
-from dpagg.kernels.weights import Finish
+from dpagg.kernels.weights import Finish, hidden_level
 from dpagg.runs.calibrated import Calibrated
 from dpagg.runs.plan import Plan, make_plan
 from dpagg.spark.delta import CERTIFICATE_FILE, drawn_bags, publish, published_certificate
@@ -118,7 +118,7 @@ def run_aggregate(spark: SparkSession, config: AggregateConfig, *, insecure_seed
         secret=secret,
         release_id=release_id,
         num_bags=settled.num_bags,
-        noise_std=math.sqrt(settled.noise_variance),
+        noise_std=math.sqrt(_noise_variance(settled, secret, release_id)),
         rule=plan.rule,
         factor=drawn.factor,
     )
@@ -126,6 +126,14 @@ def run_aggregate(spark: SparkSession, config: AggregateConfig, *, insecure_seed
     comments = _PLAIN_COMMENTS if engine == "plain" else _COMMENTS
     publish(drawn_bags(spark, finish, drawn.sums), config.output.path, promise, comments)
     return AggregateResult(config.output.path, promise, is_new=True)
+
+
+def _noise_variance(settled: Calibrated, secret: Secret, release_id: str) -> float:
+    hidden = settled.hidden
+    if hidden is None:
+        return settled.noise_variance
+    stream = secret.stream(release_id, "noise-level", 0)
+    return hidden_level(stream, mean=hidden.noise_mean, std=hidden.noise_std, floor=hidden.noise_floor)
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,9 +152,7 @@ def _engine(config: AggregateConfig) -> str:
     return "factor" if config.performance.engine == "auto" else config.performance.engine
 
 
-def _draw(
-    plan: Plan, config: AggregateConfig, engine: str, secret: Secret, release_id: str, partitions: int
-) -> _Drawn:
+def _draw(plan: Plan, config: AggregateConfig, engine: str, secret: Secret, release_id: str, partitions: int) -> _Drawn:
     """Read the labels."""
     factor, norm = None, None
     if engine == "factor" or plan.calibrated.floor is not None:
@@ -221,7 +227,9 @@ def _certificate(
     release_id: str,
 ) -> dict[str, Any]:
     privacy, schema = config.privacy, config.encoding
-    assumptions = label_dp_terms(None if privacy.unit is None else privacy.unit.max_rows)
+    assumptions = label_dp_terms(
+        max_rows=None if privacy.unit is None else privacy.unit.max_rows, hidden_level=settled.hidden is not None
+    )
     if isinstance(privacy.floor, AssumedFloorConfig) and engine != "plain":
         assumptions.insert(
             0,
@@ -251,6 +259,7 @@ def _certificate(
             },
             "rank": plan.rank,
             "label_noise_variance": settled.noise_variance,
+            "label_noise_level": "known" if settled.hidden is None else "hidden: the variance given is its mean",
             "failure_probability": getattr(settled.event, "failure_probability", 0.0),
             **_floor_facts(settled, drawn),
             "declared_bounds": {

@@ -9,6 +9,7 @@ from typing import Any
 
 from dpagg.accounting.calibration import largest_num_bags, with_least_label_noise
 from dpagg.accounting.event import Event
+from dpagg.accounting.hidden_noise import HiddenNoiseAggregation, HiddenNoiseUserAggregation, with_hidden_noise
 from dpagg.accounting.private_floor import PrivateFloor, calibrate_private_floor
 from dpagg.accounting.unweighted_sums import UnweightedSums
 from dpagg.accounting.user_aggregation import UserAggregation
@@ -39,8 +40,17 @@ class Calibrated:
 
     @property
     def noise_variance(self) -> float:
-        """Variance of the noise on a bag's label, squared units of the label; the largest possible one."""
+        """Variance of the noise on a bag's label, squared units of the label.
+
+        With a private floor the largest possible one, of a hidden level the mean.
+        """
         return float(getattr(self.event, "label_noise_variance", 0.0))
+
+    @property
+    def hidden(self) -> HiddenNoiseAggregation | HiddenNoiseUserAggregation | None:
+        """The event if the level of its noise is hidden."""
+        event = self.event
+        return event if isinstance(event, HiddenNoiseAggregation | HiddenNoiseUserAggregation) else None
 
     def settle(self, residual_norm: float) -> Calibrated:
         """Return what is accounted once the private floor has released a residual norm."""
@@ -104,7 +114,18 @@ def calibrated(config: AggregateConfig, rule: RowRule, summary: RowSummary, larg
             failure_share=privacy.floor.failure_share,
         )
         return Calibrated(num_bags, event, floor)
-    return Calibrated(num_bags, with_least_label_noise(bare, epsilon=privacy.epsilon, delta=privacy.delta))
+    return Calibrated(num_bags, _noised(bare, privacy.floor.level, privacy.epsilon, privacy.delta))
+
+
+def _noised(bare: WeightedAggregation | UserAggregation, level: str, epsilon: float, delta: float) -> Event:
+    """Noise of a known or a hidden level; the choice depends on public numbers only."""
+    if level == "known":
+        return with_least_label_noise(bare, epsilon=epsilon, delta=delta)
+    hidden = with_hidden_noise(bare, epsilon=epsilon, delta=delta)
+    if level == "hidden":
+        return hidden
+    known = with_least_label_noise(bare, epsilon=epsilon, delta=delta)
+    return hidden if hidden.noise_mean < known.label_noise_variance else known
 
 
 def _bare_event(

@@ -50,7 +50,8 @@ def describe_certificate(certificate: dict[str, Any]) -> str:
         f"for a leverage over the cap {left_out['over_leverage_cap']:,}, "
         f"over the limit of their unit {left_out['over_unit_limit']:,}",
         f"label        {certificate['label']['name']}, clipped to {certificate['label']['lower']:g} … "
-        f"{certificate['label']['upper']:g}; noise variance {certificate['label_noise_variance']:.6g} a bag",
+        f"{certificate['label']['upper']:g}; noise variance {certificate['label_noise_variance']:.6g} a bag "
+        f"({certificate['label_noise_level']})",
         f"randomness   {certificate['randomness']}",
         "",
         "To be accepted by a reviewer:",

@@ -22,6 +22,7 @@ from dpagg.errors import ConfigError, DataError, EnvironmentFault
 from dpagg.kernels.schema import Schema
 from dpagg.regression.least_squares import LinearFit, fit_bounded_least_squares, fit_least_squares
 from dpagg.regression.model import LinearModel
+from dpagg.runs.bag_fit import of_disjoint_bags, read_noisy_bags
 from dpagg.spark.delta import read_certificate
 from dpagg.spark.engines import spark_faults, table_factor
 
@@ -32,7 +33,9 @@ __all__ = ["FitResult", "run_fit"]
 
 _LOG = logging.getLogger(__name__)
 
-_MECHANISM = "wtd-flag"
+_NOISY_LABELS = "sampled-noisy-wtd-lag"
+_DISJOINT = ("sampled-wtd-flag", _NOISY_LABELS)
+_MECHANISMS = ("wtd-flag", *_DISJOINT)
 # A task's partial results merge in the order they arrive, so a rerun differs in the last bits. Two draws
 # differ by about a standard error.
 _SAME_MODEL = 1e-6
@@ -147,7 +150,7 @@ def run_fit(config: FitConfig, spark: SparkSession) -> FitResult:
     schema = _schema(certificate)
     target = _local(config.output.path)
     earlier = _earlier(target)
-    factor, num_bags = _read(spark, config.release.path, schema, certificate)
+    factor, num_bags, row_variance = _read(spark, config.release.path, schema, certificate)
     model = LinearModel.from_fit(
         _solve(config, factor, num_bags, schema),
         schema,
@@ -156,6 +159,12 @@ def run_fit(config: FitConfig, spark: SparkSession) -> FitResult:
         details={"method": config.method.name, "code_version": dpagg.__version__},
         release={name: certificate[name] for name in _FROM_CERTIFICATE},
     )
+    if certificate["mechanism"] in _DISJOINT:
+        if row_variance is None:
+            spread = model.fit["bag_residual_variance"]
+            noise = float(certificate["label_noise_variance"])
+            row_variance = np.nan if spread is None else max(0.0, spread - noise) / int(certificate["bag_size"])
+        model = of_disjoint_bags(model, row_variance)
     if earlier is not None:
         if not _same(earlier, model):
             raise ConfigError(
@@ -172,11 +181,11 @@ def run_fit(config: FitConfig, spark: SparkSession) -> FitResult:
 def _schema(certificate: Mapping[str, Any]) -> Schema:
     """Return the schema of a release, checked against the columns that its certificate lists."""
     mechanism = certificate.get("mechanism")
-    if mechanism != _MECHANISM:
+    if mechanism not in _MECHANISMS:
         raise ConfigError(
-            f"the release is of mechanism {mechanism!r}, only {_MECHANISM!r} can be fitted",
+            f"the release is of mechanism {mechanism!r}, expected one of {', '.join(_MECHANISMS)}",
             path="release.path",
-            remedy=f"Give a release made with mechanism.name: {_MECHANISM}.",
+            remedy=f"Give a release made with mechanism.name: {_MECHANISMS[0]}.",
         )
     absent = [name for name in (*_FROM_CERTIFICATE, "num_bags", "num_rows") if name not in certificate]
     try:
@@ -199,17 +208,25 @@ def _unknown_certificate() -> DataError:
 
 def _read(
     spark: SparkSession, path: str, schema: Schema, certificate: Mapping[str, Any]
-) -> tuple[NDArray[np.float64], int]:
+) -> tuple[NDArray[np.float64], int, float | None]:
+    """Return factor, number of bags and, where the fit needs it already, the residual variance of a row."""
+    expected = {"features": "array<double>", "label": "double"}
+    if certificate["mechanism"] == _NOISY_LABELS:
+        expected = {"features": "array<array<double>>", "weights": "array<double>", "label": "double"}
     with spark_faults():
         table = spark.read.format("delta").load(path)
         types = dict(table.dtypes)
-    if (types.get("features"), types.get("label")) != ("array<double>", "double"):
+    if any(types.get(name) != kind for name, kind in expected.items()):
         raise DataError(
-            "the release has no columns features (array<double>) and label (double)",
+            f"the release does not have the columns {', '.join(f'{name} ({kind})' for name, kind in expected.items())}",
             path="release.path",
             remedy="Give a table written by dpagg aggregate.",
         )
-    factor, num_bags = table_factor(table, "features", "label")
+    row_variance = None
+    if certificate["mechanism"] == _NOISY_LABELS:
+        factor, num_bags, row_variance = read_noisy_bags(table, certificate)
+    else:
+        factor, num_bags = table_factor(table, "features", "label")
     width = schema.num_columns + 1
     if num_bags != certificate["num_bags"] or factor.shape != (width, width) or not np.isfinite(factor).all():
         raise DataError(
@@ -218,7 +235,7 @@ def _read(
             path="release.path",
             remedy="Somebody changed it after the release. Restore its first Delta version.",
         )
-    return factor, num_bags
+    return factor, num_bags, row_variance
 
 
 def _solve(config: FitConfig, factor: NDArray[np.float64], num_bags: int, schema: Schema) -> LinearFit:

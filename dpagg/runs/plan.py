@@ -141,6 +141,7 @@ def describe_plan(plan: Plan, config: AggregateConfig) -> dict[str, Any]:
         "label_range": plan.rule.schema.label.range,
         "num_bags": plan.calibrated.num_bags,
         "label_noise_std": math.sqrt(plan.calibrated.noise_variance),
+        "label_noise_level": "known" if plan.calibrated.hidden is None else "hidden",
         "delta_at_epsilon": plan.calibrated.event.delta(privacy.epsilon),
     }
     variance = None if config.plan.residual_std is None else config.plan.residual_std**2

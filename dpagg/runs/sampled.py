@@ -29,6 +29,7 @@ from dpagg.spark.bagging import (
     released_bags,
     weighted_bag_sums,
 )
+from dpagg.spark.delta import publish
 from dpagg.spark.reading import InputTable, check_row_key, normalise, read_table
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ class SampledPlan:
         return {
             "missing_feature": self.summary.num_missing,
             "over_leverage_cap": self.bags_left_out * self.layout.bag_size,
+            "over_unit_limit": 0,
             "outside_bags": self.summary.num_rows - self.layout.num_bags * self.layout.bag_size,
         }
 
@@ -174,6 +176,28 @@ def make_sampled_plan(
     )
 
 
+def run_sampled(
+    spark: SparkSession, config: AggregateConfig, table: InputTable, secret: Secret, release_id: str
+) -> dict[str, Any]:
+    """Draw one release of bags, publish it at ``output.path``, and return its certificate.
+
+    Raises
+    ------
+    ConfigError, DataError, PrivacyError
+        As `make_sampled_plan`; or if the input changed while the release was drawn.
+    """
+    plan = make_sampled_plan(spark, config, table, secret=secret, release_id=release_id, with_labels=True)
+    try:
+        bags, comments = draw_sampled(plan)
+        promise = sampled_certificate(plan, config)
+        table.recheck()
+        publish(bags, config.output.path, promise, comments)
+    finally:
+        if plan.sums is not None:
+            released_bags(plan.sums)
+    return promise
+
+
 def draw_sampled(plan: SampledPlan) -> tuple[DataFrame, dict[str, str]]:
     """Return the rows of the release and the comments of its columns. Drawn where they are written.
 
@@ -190,18 +214,14 @@ def draw_sampled(plan: SampledPlan) -> tuple[DataFrame, dict[str, str]]:
     return finished_bags(plan.sums, plan.leverage_cap, math.sqrt(plan.event.label_noise_variance)), _FLAG_COMMENTS
 
 
-def release_sampled(plan: SampledPlan) -> None:
-    """Let go of what a plan holds."""
-    if plan.sums is not None:
-        released_bags(plan.sums)
-
-
 def sampled_certificate(plan: SampledPlan, config: AggregateConfig) -> dict[str, Any]:
     """Return the certificate of a release of bags."""
     privacy, secret, event = config.privacy, plan.ranking.secret, plan.event
     terms, public = label_dp_terms(), list(LABEL_DP_PUBLIC)
-    public.append("which rows share a bag: the guarantee holds for a label known to be in a bag, none is claimed for "
-                  "the chance of not being in one")  # fmt: skip
+    public.append(
+        "which rows share a bag: the guarantee holds for a label known to be in a bag, and claims nothing for the chance "
+        "of being in none"
+    )
     facts: dict[str, Any] = {
         "num_bags": plan.num_bags,
         "bag_size": plan.layout.bag_size,
@@ -210,6 +230,7 @@ def sampled_certificate(plan: SampledPlan, config: AggregateConfig) -> dict[str,
         "rows_left_out": plan.rows_left_out,
         "failure_probability": 0.0,
         "engine": "bags",
+        "label_noise_level": "known",
     }
     if isinstance(event, NoisyLabelAggregation):
         terms[2] = (

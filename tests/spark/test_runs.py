@@ -103,16 +103,26 @@ def test_a_release_and_what_it_says(attempt, tmp_path, spark):
     assert spark.read.format("delta").load(str(tmp_path / "out")).count() == NUM_ROWS
 
 
-def test_the_noise_is_what_the_certificate_says(attempt, tmp_path):
+@pytest.mark.parametrize("level", ["known", "hidden"])
+def test_the_noise_is_what_the_certificate_says(attempt, tmp_path, level):
     """Residuals of the release about the true coefficients have variance r^2 + tau^2."""
-    assert attempt(mechanism__num_bags=20_000)[0] == 0
+    floor = {"kind": "noise", "level": level}
+    assert attempt(mechanism__num_bags=20_000, privacy__floor=floor)[0] == 0
     table, promise = frame(), certificate(tmp_path)
     x = np.column_stack([np.ones(NUM_ROWS), (table.price - 50) / 50, table.device == "desktop"])
     coefficients, squares, *_ = np.linalg.lstsq(x, table.sale.to_numpy(), rcond=None)
     features, labels = released(tmp_path)
     variance = (labels - features @ coefficients).var()
-    expected = squares[0] + promise["label_noise_variance"]
-    assert variance == pytest.approx(expected, rel=5 * np.sqrt(2 / 20_000))
+    expected, error = squares[0] + promise["label_noise_variance"], 5 * np.sqrt(2 / 20_000)
+    if level == "hidden":
+        # The level is nowhere told: the release shows one draw of it, within its stated spread about the mean.
+        event = promise["event"]
+        assert promise["label_noise_level"].startswith("hidden")
+        assert abs(variance - expected) < 6 * event["noise_std"] + error * expected
+        assert abs(variance / expected - 1) > 1e-6
+        assert variance > event["noise_floor"]
+    else:
+        assert variance == pytest.approx(expected, rel=error)
     assert promise["label_noise_variance"] > squares[0] / 10  # the noise could not have been left out unseen
     np.testing.assert_allclose(features.T @ features / 20_000, x.T @ x, atol=6 * NUM_ROWS / np.sqrt(20_000))
 

@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from dpagg.kernels.factor import Factor
 from dpagg.kernels.rows import RowRule
 from dpagg.kernels.schema import Label, Numeric, Schema
 from dpagg.kernels.streams import Secret
-from dpagg.kernels.weights import BAGS_PER_CHUNK, Finish, WeightedSums, tiles_of_rows
+from dpagg.kernels.weights import BAGS_PER_CHUNK, Finish, WeightedSums, hidden_level, tiles_of_rows
 
 _LABEL = Label("y", lower=5.0, upper=15.0, missing_constant=5.0)
 _RULE = RowRule(Schema((Numeric("x", -1.0, 1.0),), _LABEL, intercept=True))
@@ -94,3 +95,15 @@ def test_finish_adds_noise_of_the_stated_deviation_and_gives_the_centre_back():
 def test_finish_without_factor_or_sums_is_refused():
     with pytest.raises(ValueError, match="neither"):
         Finish(Secret.insecure(5), "release", 3, 0.0, _RULE).chunk(0)
+
+
+def test_a_hidden_level_is_a_normal_above_its_floor():
+    stream = _stream()
+    drawn = np.array([hidden_level(stream, mean=10.0, std=2.0, floor=9.0) for _ in range(20_000)])
+    assert drawn.min() >= 9.0
+    assert stats.kstest(drawn, stats.truncnorm(-0.5, np.inf, loc=10.0, scale=2.0).cdf).pvalue > 1e-4
+
+
+def test_what_is_not_private_is_not_shown():
+    finish = Finish(Secret.insecure(5), "release", 3, 1.2345678, _RULE, np.eye(3) * 9.87654321)
+    assert "1.2345678" not in repr(finish) and "9.87654" not in repr(finish)
