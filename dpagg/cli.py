@@ -117,12 +117,16 @@ def plan(
     config: ConfigArgument, sets: SetOption = None, as_json: JsonOption = False, verbose: VerboseOption = False
 ) -> None:
     """Say what (epsilon, delta) buys on a table, without reading a label."""
-    from dpagg.config import load_config, parse_settings
+    from dpagg.config import SampledConfig, load_config, parse_settings
     from dpagg.runs.plan import describe_plan, make_plan
+    from dpagg.runs.sampled import describe_sampled_plan, make_sampled_plan
 
     settings = load_config(config, "aggregate", parse_settings(sets or []))
     with _status("reading features", as_json):
-        described = describe_plan(make_plan(_spark(verbose), settings), settings)
+        if isinstance(settings.mechanism, SampledConfig):
+            described = describe_sampled_plan(make_sampled_plan(_spark(verbose), settings), settings)
+        else:
+            described = describe_plan(make_plan(_spark(verbose), settings), settings)
     _report(described, as_json, "Plan (no label was read)")
 
 

@@ -283,7 +283,7 @@ class AggregateConfig(_Config):
                 )
         if isinstance(privacy.floor, NoiseFloorConfig) and privacy.floor.level == "hidden":
             raise refused(
-                "with one sum a label there is nothing to gain from a hidden level of noise",
+                f"a hidden level of noise is not accounted for {mechanism.name}",
                 field="privacy.floor.level",
                 remedy="Leave it out.",
             )

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 import dpagg
 from dpagg.accounting.certificate import LABEL_DP_PUBLIC, certificate, label_dp_terms
-from dpagg.config import AggregateConfig, AssumedFloorConfig, UnweightedSumsConfig
+from dpagg.config import AggregateConfig, AssumedFloorConfig, SampledConfig, UnweightedSumsConfig
 from dpagg.errors import ConfigError, DataError
 from dpagg.kernels.factor import residual_norm
 from dpagg.kernels.rows import RowSummary
@@ -23,6 +23,7 @@ from dpagg.kernels.streams import Secret
 from dpagg.kernels.weights import Finish, hidden_level
 from dpagg.runs.calibrated import Calibrated
 from dpagg.runs.plan import Plan, make_plan
+from dpagg.runs.sampled import run_sampled
 from dpagg.spark.delta import CERTIFICATE_FILE, drawn_bags, publish, published_certificate
 from dpagg.spark.engines import labelled_pass, plain_sums_pass, weighted_sums_pass
 from dpagg.spark.reading import InputTable, read_table
@@ -108,8 +109,11 @@ def run_aggregate(spark: SparkSession, config: AggregateConfig, *, insecure_seed
         _LOG.info("the release is published already; nothing was drawn")
         return AggregateResult(config.output.path, earlier, is_new=False)
 
-    plan = make_plan(spark, config, table)
     secret = Secret.fresh() if insecure_seed is None else Secret.insecure(insecure_seed)
+    if isinstance(config.mechanism, SampledConfig):
+        promise = run_sampled(spark, config, table, secret, release_id)
+        return AggregateResult(config.output.path, promise, is_new=True)
+    plan = make_plan(spark, config, table)
     engine = _engine(config)
     drawn = _draw(plan, config, engine, secret, release_id, spark.sparkContext.defaultParallelism * 2)
     table.recheck()

@@ -219,8 +219,8 @@ def sampled_certificate(plan: SampledPlan, config: AggregateConfig) -> dict[str,
     privacy, secret, event = config.privacy, plan.ranking.secret, plan.event
     terms, public = label_dp_terms(), list(LABEL_DP_PUBLIC)
     public.append(
-        "which rows share a bag: the guarantee holds for a label known to be in a bag, and claims nothing for the chance "
-        "of being in none"
+        "which rows share a bag: the guarantee holds for a label known to be in a bag, and claims nothing for the "
+        "chance of being in none"
     )
     facts: dict[str, Any] = {
         "num_bags": plan.num_bags,
