@@ -1,0 +1,37 @@
+"""All attacks by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dpagg.audit.attack import Case
+from dpagg.audit.bag_cases import noisy_label_aggregation, sampled_aggregation
+from dpagg.audit.label_cases import (
+    column_pair,
+    intercept_pair,
+    private_floor,
+    residual_norm_release,
+    unweighted_sums,
+    weighted_aggregation,
+)
+
+# Each makes a case for a claim: epsilon and delta.
+CASES: dict[str, Callable[[float, float], Case]] = {
+    "wtd-flag/factor": lambda e, d: weighted_aggregation(epsilon=e, delta=d, pair=intercept_pair(2)),
+    "wtd-flag/rows": lambda e, d: weighted_aggregation(
+        epsilon=e, delta=d, pair=intercept_pair(2), name="wtd-flag/rows", engine="rows"
+    ),
+    "wtd-flag/no-intercept": lambda e, d: weighted_aggregation(
+        epsilon=e, delta=d, pair=column_pair(0.8), name="wtd-flag/no-intercept"
+    ),
+    "wtd-flag/private-floor": lambda e, d: private_floor(epsilon=e, delta=d, pair=intercept_pair(2)),
+    "sampled-wtd-flag": lambda e, d: sampled_aggregation(epsilon=e, delta=d, pair=intercept_pair(2)),
+    "sampled-noisy-wtd-lag": lambda e, d: noisy_label_aggregation(epsilon=e, delta=d),
+    "residual-norm": lambda e, d: residual_norm_release(epsilon=e, delta=d, pair=intercept_pair(200)),
+    "unweighted-sums": lambda e, d: unweighted_sums(pair=intercept_pair(3)),
+}
+
+
+def cases(mechanism: str | None = None) -> list[str]:
+    """Return the names of all cases, or of those of one mechanism (``wtd-flag`` has several)."""
+    return [name for name in CASES if mechanism is None or mechanism in (name, name.split("/")[0])]
