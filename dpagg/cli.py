@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from dpagg.errors import DpaggError
+from dpagg.errors import ConfigError, DpaggError, PrivacyError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -185,6 +185,70 @@ def show(
     Console().print(describe_certificate(certificate), soft_wrap=False)
 
 
+@certificate_app.command()
+def verify(
+    file: Annotated[Path, typer.Argument(help="_certificate.json of a release.", show_default=False)],
+    as_json: JsonOption = False,
+) -> int:
+    """Compute a certificate's numbers again from what was run; exit code 3 if they do not hold."""
+    from dpagg.runs.certificates import load_certificate, verify_certificate
+
+    found = verify_certificate(load_certificate(file))
+    if as_json:
+        _print_json(found.to_dict())
+    else:
+        table = Table("", "stated", "computed", "")
+        for check in found.checks:
+            table.add_row(check.name, *map(_shown, (check.stated, check.computed)), "" if check.holds else "WRONG")
+        console = Console()
+        console.print(table)
+        console.print("The numbers hold." if found.holds else "THE CERTIFICATE DOES NOT HOLD.")
+    return 0 if found.holds else PrivacyError.exit_code
+
+
+@app.command()
+def audit(
+    mechanism: Annotated[
+        str | None, typer.Argument(help="One mechanism or case; all of them by default.", show_default=False)
+    ] = None,
+    draws: Annotated[int, typer.Option("--draws", min=1000, help="Releases counted on each side.")] = 100_000,
+    epsilon: Annotated[float, typer.Option("--epsilon", help="The claim under attack.")] = 1.0,
+    delta: Annotated[float, typer.Option("--delta", help="The claim's delta, where epsilons are compared.")] = 1e-3,
+    insecure_seed: Annotated[
+        int | None, typer.Option("--insecure-seed", help="Repeat an audit.", show_default=False)
+    ] = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Attack the mechanisms' own kernels and set the epsilon that shows beside the claimed one; 3 if a claim falls."""
+    from dpagg.audit.attack import attack
+    from dpagg.audit.catalogue import CASES, cases
+    from dpagg.kernels.streams import Secret
+
+    names = cases(mechanism)
+    if not names:
+        raise ConfigError(f"no audit of {mechanism!r}", remedy=f"There are: {', '.join(CASES)}.")
+    if not (epsilon > 0 and 0 < delta < 1):
+        raise ConfigError(f"epsilon {epsilon} and delta {delta} are given, expected a positive one and one in (0, 1)")
+    secret = Secret.fresh() if insecure_seed is None else Secret.insecure(insecure_seed)
+    results = []
+    for name in names:
+        with _status(f"attacking {name}", as_json):
+            results.append(attack(CASES[name](epsilon, delta), delta=delta, secret=secret, draws=draws))
+    holds = all(result.holds for result in results)
+    if as_json:
+        _print_json({"holds": holds, "audits": [result.to_dict() for result in results]})
+    else:
+        table = Table("attack", "claimed ε", "of this pair", "shown at 95 %", "")
+        for result in results:
+            exact = "" if result.exact_epsilon is None else f"{result.exact_epsilon:.3f}"
+            claimed, shown = f"{result.claimed_epsilon:.3f}", f"{result.empirical_epsilon:.3f}"
+            table.add_row(result.name, claimed, exact, shown, "" if result.holds else "BROKEN")
+        console = Console()
+        console.print(table)
+        console.print(f"delta {delta:g}; {draws:,} releases counted on each side. What is shown is a lower bound.")
+    return 0 if holds else PrivacyError.exit_code
+
+
 def _spark(verbose: bool) -> SparkSession:
     logging.basicConfig(
         level=logging.INFO if verbose else logging.WARNING, stream=sys.stderr, format="%(levelname)s %(message)s"
@@ -217,6 +281,10 @@ def _report(found: Mapping[str, Any], as_json: bool, title: str) -> None:
             shown = f"{content:.6g}" if isinstance(content, float) else str(content)
             table.add_row(f"{name} {inner}".replace("_", " ").strip(), shown)
     console.print(table)
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _print_json(found: Mapping[str, Any]) -> None:

@@ -8,10 +8,12 @@ from dpagg.audit.attack import Case
 from dpagg.audit.bag_cases import noisy_label_aggregation, sampled_aggregation
 from dpagg.audit.label_cases import (
     column_pair,
+    hidden_noise,
     intercept_pair,
     private_floor,
     residual_norm_release,
     unweighted_sums,
+    user_aggregation,
     weighted_aggregation,
 )
 
@@ -25,6 +27,8 @@ CASES: dict[str, Callable[[float, float], Case]] = {
         epsilon=e, delta=d, pair=column_pair(0.8), name="wtd-flag/no-intercept"
     ),
     "wtd-flag/private-floor": lambda e, d: private_floor(epsilon=e, delta=d, pair=intercept_pair(2)),
+    "wtd-flag/hidden-noise": lambda e, d: hidden_noise(epsilon=e, delta=d, pair=intercept_pair(2)),
+    "wtd-flag/users": lambda e, d: user_aggregation(epsilon=e, delta=d),
     "sampled-wtd-flag": lambda e, d: sampled_aggregation(epsilon=e, delta=d, pair=intercept_pair(2)),
     "sampled-noisy-wtd-lag": lambda e, d: noisy_label_aggregation(epsilon=e, delta=d),
     "residual-norm": lambda e, d: residual_norm_release(epsilon=e, delta=d, pair=intercept_pair(200)),

@@ -18,9 +18,12 @@ from scipy import special
 
 from dpagg.accounting.calibration import largest_gaussian_mu, with_least_label_noise
 from dpagg.accounting.gaussian_release import GaussianRelease
+from dpagg.accounting.hidden_noise import with_hidden_noise
 from dpagg.accounting.private_floor import PrivateFloor, calibrate_private_floor
 from dpagg.accounting.unweighted_sums import UnweightedSums
+from dpagg.accounting.user_aggregation import UserAggregation
 from dpagg.accounting.weighted_aggregation import WeightedAggregation, residual_bound_cauchy_schwarz
+from dpagg.accounting.worst_rows import worst_user
 from dpagg.audit.attack import Case
 from dpagg.audit.laws import RowsLaw, shift_delta, shift_log_ratio
 from dpagg.kernels.factor import Factor, residual_norm
@@ -28,7 +31,7 @@ from dpagg.kernels.leverage import subspace
 from dpagg.kernels.rows import RowRule
 from dpagg.kernels.schema import Label, Numeric, Schema
 from dpagg.kernels.streams import Secret
-from dpagg.kernels.weights import BAGS_PER_CHUNK, Finish, WeightedSums
+from dpagg.kernels.weights import BAGS_PER_CHUNK, Finish, WeightedSums, hidden_level
 
 FloatArray = NDArray[np.float64]
 
@@ -72,14 +75,14 @@ class LabelPair:
         return np.asarray(both.T @ both)
 
 
-def intercept_pair(num_rows: int, range_factor: float = 1.0) -> LabelPair:
-    """Return the worst pair of an intercept alone, leverage 1/n.
+def intercept_pair(num_rows: int, range_factor: float = 1.0, changed: int = 1) -> LabelPair:
+    """Return the worst pair of an intercept alone, leverage 1/n; the first `changed` labels change.
 
     With `range_factor` labels have that many times the range which the accounting is told, a fault to be noticed.
     """
     upper = LABEL_LOWER + range_factor * (LABEL_UPPER - LABEL_LOWER)
     before, after = np.full(num_rows, upper), np.full(num_rows, upper)
-    after[0] = LABEL_LOWER
+    after[:changed] = LABEL_LOWER
     label = Label("y", LABEL_LOWER, upper, LABEL_LOWER)
     return LabelPair(Schema((), label), *(pa.record_batch({"y": y}) for y in (before, after)))
 
@@ -165,7 +168,33 @@ def weighted_aggregation(
 ) -> Case:
     """WTD-FLAG with the least label noise that meets (epsilon, delta), by one of the engines."""
     event = with_least_label_noise(bare_event(pair, num_bags), epsilon=epsilon, delta=delta)
-    noise_std = math.sqrt(event.label_noise_variance)
+    return _known_noise(name, event, pair, engine, words(pair))
+
+
+def user_aggregation(*, epsilon: float, delta: float, num_rows: int = 10, num_bags: int = 4) -> Case:
+    """WTD-FLAG for users with two rows: both labels of one fall from the upper bound to the lower one."""
+    pair = intercept_pair(num_rows, changed=2)
+    label_range = LABEL_UPPER - LABEL_LOWER
+    # Rows that are all alike: the user's block of the hat matrix has the eigenvalue 2/n, the sum of its leverages.
+    bare = UserAggregation(
+        num_bags=num_bags,
+        label_range=label_range,
+        max_rows=2,
+        leverage=2 / num_rows,
+        residual_floor=0.0,
+        residual_bound=worst_user(2 / num_rows, 2, num_rows, label_range / 2),
+    )
+    event = with_least_label_noise(bare, epsilon=epsilon, delta=delta)
+    inputs = (
+        f"{num_rows} rows, all labels at a bound, two of one user move to the other; residuals within half of theirs"
+    )
+    return _known_noise("wtd-flag/users", event, pair, "factor", inputs)
+
+
+def _known_noise(
+    name: str, event: WeightedAggregation | UserAggregation, pair: LabelPair, engine: str, inputs: str
+) -> Case:
+    num_bags, noise_std = event.num_bags, math.sqrt(event.label_noise_variance)
     law = bags_law(pair, num_bags, event.label_noise_variance)
 
     def draw(table: pa.RecordBatch, count: int, secret: Secret, release_id: str) -> FloatArray:
@@ -182,12 +211,58 @@ def weighted_aggregation(
 
     return Case(
         name=name,
-        inputs=f"{words(pair)}; {num_bags} bags",
+        inputs=f"{inputs}; {num_bags} bags",
         event=event,
         pair=(pair.first, pair.second),
         draw=draw,
         log_ratio=law.log_ratio,
         exact_delta=law.exact_delta(),
+    )
+
+
+def hidden_noise(*, epsilon: float, delta: float, pair: LabelPair, num_bags: int = 64) -> Case:
+    """WTD-FLAG with noise of a hidden level; the attacker weighs all levels that may have been drawn."""
+    bare = bare_event(pair, num_bags)
+    event = with_hidden_noise(bare, epsilon=epsilon, delta=delta)
+    low, high = max(event.noise_floor, event.noise_mean - 8 * event.noise_std), event.noise_mean + 8 * event.noise_std
+    levels = np.linspace(low, high, 161)
+    prior = -0.5 * ((levels - event.noise_mean) / event.noise_std) ** 2
+    planes = [np.linalg.lstsq(pair.features, np.asarray(t.column("y")))[0] for t in (pair.first, pair.second)]
+    squares = [_norm(pair, table) ** 2 for table in (pair.first, pair.second)]
+
+    def draw(table: pa.RecordBatch, count: int, secret: Secret, release_id: str) -> FloatArray:
+        stream = secret.stream(release_id, "noise-level", 0)
+        drawn = [
+            hidden_level(stream, mean=event.noise_mean, std=event.noise_std, floor=event.noise_floor)
+            for _ in range(count)
+        ]
+        bags = weighted_bags(
+            pair.schema,
+            table,
+            engine="factor",
+            num_bags=count * num_bags,
+            noise_std=np.repeat(np.sqrt(drawn), num_bags),
+            secret=secret,
+            release_id=release_id,
+        )
+        return bags.reshape(count, num_bags, -1)
+
+    def log_likelihood(bags: FloatArray, side: int) -> FloatArray:
+        """Up to what both worlds share: the density of the features, and the prior's constant."""
+        residuals = np.square(bags[:, :, -1] - bags[:, :, :-1] @ planes[side]).sum(1)
+        variances = squares[side] + levels
+        inner = prior - num_bags / 2 * np.log(variances) - residuals[:, None] / (2 * variances)
+        largest = inner.max(1)
+        return np.asarray(largest + np.log(np.exp(inner - largest[:, None]).sum(1)))
+
+    return Case(
+        name="wtd-flag/hidden-noise",
+        inputs=f"{words(pair)}; {num_bags} bags",
+        event=event,
+        pair=(pair.first, pair.second),
+        draw=draw,
+        log_ratio=lambda bags: log_likelihood(bags, 0) - log_likelihood(bags, 1),
+        block=BAGS_PER_CHUNK // num_bags,
     )
 
 

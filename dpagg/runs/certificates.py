@@ -1,11 +1,15 @@
-"""Reading certificates back: what a release promises, in words."""
+"""Reading certificates back: what a release promises, in words, and its numbers computed again."""
 
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from dpagg.accounting import Event
 from dpagg.accounting.certificate import FORMAT, VERSION
 from dpagg.errors import DataError
 
@@ -62,3 +66,100 @@ def describe_certificate(certificate: dict[str, Any]) -> str:
         *(f"  {point['epsilon']:<8g} {point['delta']:.3g}" for point in certificate["curve"]),
     ]
     return "\n".join(lines)
+
+
+# Two computations of one delta agree to far more digits; libraries of another version may cost the last ones.
+_AGREEMENT = 1e-6
+
+
+@dataclass(frozen=True)
+class Check:
+    """One number of a certificate beside the same number from its event.
+
+    Attributes
+    ----------
+    name : str
+        Which one.
+    stated, computed : Any
+        JSON values.
+    holds : bool
+        Whether they agree, or the promise is kept.
+    """
+
+    name: str
+    stated: Any
+    computed: Any
+    holds: bool
+
+
+@dataclass(frozen=True)
+class Verification:
+    """All checks of a certificate."""
+
+    checks: tuple[Check, ...]
+
+    @property
+    def holds(self) -> bool:
+        """Whether every check holds."""
+        return all(check.holds for check in self.checks)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {"holds": self.holds, "checks": [asdict(check) for check in self.checks]}
+
+
+def verify_certificate(certificate: dict[str, Any]) -> Verification:
+    """Compute the numbers of a certificate again from its event, and compare.
+
+    The event is what was run. That it is what was *really* run, and the assumptions, are for a reviewer to judge.
+
+    Parameters
+    ----------
+    certificate : dict
+        As `load_certificate` returns it.
+
+    Returns
+    -------
+    Verification
+
+    Raises
+    ------
+    DataError
+        If the event cannot be read, or a number is missing.
+    """
+    try:
+        event = Event.from_dict(certificate["event"])
+        return Verification(tuple(_checks(certificate, event)))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DataError(
+            f"the certificate cannot be computed again ({type(error).__name__}: {error})",
+            remedy="Read it with the release of dpagg that wrote it, or a newer one.",
+        ) from None
+
+
+def _checks(certificate: dict[str, Any], event: Event) -> Iterator[Check]:
+    epsilon, delta = float(certificate["epsilon"]), float(certificate["delta"])
+    seeded = certificate.get("randomness", "") != "operating system"
+    private = math.isfinite(epsilon) and delta < 1 and not seeded
+    yield Check("private", certificate["private"], private, certificate["private"] is private)
+    if math.isfinite(epsilon):
+        found = event.delta(epsilon)
+        yield Check(f"delta at epsilon {epsilon:g} is at most", delta, found, found <= delta)
+        stated = float(certificate["delta_at_epsilon"])
+        yield Check(f"delta at epsilon {epsilon:g}", stated, found, _agree(stated, found))
+    for point in certificate["curve"]:
+        stated, found = float(point["delta"]), event.delta(float(point["epsilon"]))
+        yield Check(f"curve at epsilon {point['epsilon']:.4g}", stated, found, _agree(stated, found))
+    yield Check("adjacency", certificate["adjacency"], event.adjacency, certificate["adjacency"] == event.adjacency)
+    facts = dict(certificate)
+    if "label" in certificate:
+        facts["label_range"] = certificate["label"]["upper"] - certificate["label"]["lower"]
+    for name in ("num_bags", "bag_size", "label_range", "label_noise_variance", "failure_probability", "weight_cap"):
+        if name in facts and name in certificate["event"]:
+            stated, found = facts[name], certificate["event"][name]
+            yield Check(name, stated, found, stated == found or _agree(stated, found))
+
+
+def _agree(stated: Any, computed: Any) -> bool:
+    numbers = isinstance(stated, int | float) and isinstance(computed, int | float)
+    return numbers and math.isclose(stated, computed, rel_tol=_AGREEMENT, abs_tol=1e-300)
