@@ -6,17 +6,16 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dpagg.accounting.calibration import calibrate_bag_size, with_least_label_noise
 from dpagg.accounting.certificate import LABEL_DP_PUBLIC, certificate, label_dp_terms
 from dpagg.accounting.noisy_label_aggregation import NoisyLabelAggregation
 from dpagg.accounting.paper_bounds import sampled_flag_bag_size, sampled_noisy_bag_size
 from dpagg.accounting.sampled_aggregation import SampledAggregation
-from dpagg.accounting.worst_rows import worst_rows
 from dpagg.config import AggregateConfig, AssumedFloorConfig, SampledNoisyWtdLagConfig, SampledWtdFlagConfig
-from dpagg.errors import ConfigError, DataError, PrivacyError
-from dpagg.kernels.bags import BagLayout, NoisyLabels, weight_acceptance, weight_cap_for
+from dpagg.errors import DataError, PrivacyError
+from dpagg.kernels.bags import BagLayout, NoisyLabels
 from dpagg.kernels.rows import RowRule, RowSummary
 from dpagg.kernels.streams import Secret
+from dpagg.runs.bag_events import flag_event, least_flag_bag, least_noisy_bag, noisy_event
 from dpagg.runs.release_facts import release_facts
 from dpagg.spark.bagging import (
     Ranking,
@@ -48,9 +47,6 @@ _LAG_COMMENTS = {
 }
 # Rows a task makes bags of, as bytes: large enough for Spark, and little to lose when a task fails.
 _TASK_BYTES = 256 << 20
-_LARGEST_BAG = 10**9
-# Weights that fewer draws than this meet would be waited for too long.
-_LEAST_ACCEPTANCE = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,7 +145,7 @@ def make_sampled_plan(
             remedy="A delta of 1/n allows a mechanism that publishes one row; take 1/n^1.5 or less.",
         )
     if isinstance(mechanism, SampledNoisyWtdLagConfig):
-        event = _noisy_event(config, mechanism)
+        event = noisy_event(config, mechanism)
         return SampledPlan(table, rows, ranking, layout, counted.summary, event)
 
     factor = privacy.leverage_cap_factor
@@ -168,7 +164,7 @@ def make_sampled_plan(
         ranking=ranking,
         layout=layout,
         summary=counted.summary,
-        event=_flag_event(config, mechanism, ranking.rule, largest),
+        event=flag_event(config, mechanism, ranking.rule, largest),
         bags_left_out=layout.num_bags - num_bags,
         largest_leverage=largest,
         leverage_cap=cap,
@@ -298,7 +294,7 @@ def describe_sampled_plan(plan: SampledPlan, config: AggregateConfig) -> dict[st
             "num_noised": event.num_noised,
             "label_noise_std": event.noise_std,
             "weight_cap": event.weight_cap,
-            "least_bag_size": {"label_noise_std": noise_std, "bag_size": _least_noisy_bag(config, event, noise_std)},
+            "least_bag_size": {"label_noise_std": noise_std, "bag_size": least_noisy_bag(config, event, noise_std)},
             "paper_bag_size_shape_only": sampled_noisy_bag_size(
                 epsilon=privacy.epsilon,
                 label_bound=plan.ranking.rule.label_magnitude,
@@ -316,7 +312,15 @@ def describe_sampled_plan(plan: SampledPlan, config: AggregateConfig) -> dict[st
                 "cap": plan.leverage_cap if math.isfinite(plan.leverage_cap) else None,
             },
             "label_noise_std": math.sqrt(event.label_noise_variance),
-            "least_bag_size": {"label_noise_std": noise_std, "bag_size": _least_flag_bag(config, plan, noise_std)},
+            "least_bag_size": {
+                "label_noise_std": noise_std,
+                "bag_size": least_flag_bag(
+                    config,
+                    plan.ranking.rule,
+                    leverage_times_size=(plan.largest_leverage or 0.0) * size,
+                    noise_std=noise_std,
+                ),
+            },
             "paper_bag_size_shape_only": sampled_flag_bag_size(epsilon=privacy.epsilon, delta=privacy.delta),
         }
         noise_a_row = event.label_noise_variance / size
@@ -348,141 +352,3 @@ def _layout(spark: SparkSession, config: AggregateConfig, counts: Any, summary: 
     by_size = -(-num_bags * size * 8 * (config.encoding.num_columns + 1) // _TASK_BYTES)
     tasks = config.performance.num_partitions or max(2 * spark.sparkContext.defaultParallelism, by_size)
     return BagLayout.of(counts, bag_size=size, num_bags=num_bags, num_tasks=tasks)
-
-
-def _flag_event(
-    config: AggregateConfig, mechanism: SampledWtdFlagConfig, rule: RowRule, largest: float
-) -> SampledAggregation:
-    privacy, size = config.privacy, mechanism.bag_size
-    bare = _bare_flag_event(rule, size, largest)
-    if not isinstance(privacy.floor, AssumedFloorConfig):
-        return with_least_label_noise(bare, epsilon=privacy.epsilon, delta=privacy.delta)
-    event = _bare_flag_event(rule, size, largest, residual_floor=privacy.floor.mean_squared_residual * size)
-    reached = event.delta(privacy.epsilon)
-    if reached > privacy.delta:
-        raise PrivacyError(
-            f"bags of {size:,} rows under the assumed floor have delta {reached:.3g} at epsilon {privacy.epsilon:g}, "
-            f"expected at most {privacy.delta:g}",
-            path="mechanism.bag_size",
-            remedy="Take larger bags (dpagg plan tells the least size), a lower leverage cap, or floor: {kind: noise}.",
-        )
-    return event
-
-
-def _bare_flag_event(
-    rule: RowRule, bag_size: int, largest: float, *, residual_floor: float = 0.0, noise_variance: float = 0.0
-) -> SampledAggregation:
-    label_range = rule.schema.label.range
-    leverage, bound = worst_rows(largest, bag_size, rule.label_magnitude, label_range)
-    return SampledAggregation(
-        bag_size=bag_size,
-        label_range=label_range,
-        leverage=leverage,
-        residual_floor=residual_floor,
-        residual_bound=bound,
-        label_noise_variance=noise_variance,
-    )
-
-
-def _noisy_event(config: AggregateConfig, mechanism: SampledNoisyWtdLagConfig) -> NoisyLabelAggregation:
-    privacy, size = config.privacy, mechanism.bag_size
-    num_noised = _bare_noisy_event(config, mechanism, 1.0, None).num_noised
-    cap: float | None
-    if mechanism.weight_cap == "none":
-        cap = None
-    elif mechanism.weight_cap == "auto":
-        cap = weight_cap_for(0.5, bag_size=size, num_noised=num_noised)
-    else:
-        cap = mechanism.weight_cap
-        accepted = weight_acceptance(cap, bag_size=size, num_noised=num_noised)
-        if accepted < _LEAST_ACCEPTANCE:
-            likely = weight_cap_for(0.5, bag_size=size, num_noised=num_noised)
-            raise ConfigError(
-                f"{cap:g} is given, which fewer than one set of weights in {1 / _LEAST_ACCEPTANCE:,.0f} meets",
-                path="mechanism.weight_cap",
-                remedy=f"One in two meets {likely:.3g}, which auto takes.",
-            )
-    if mechanism.noise_std != "auto":
-        event = _bare_noisy_event(config, mechanism, mechanism.noise_std, cap)
-        reached = event.delta(privacy.epsilon)
-        if reached > privacy.delta:
-            least = _least_noise(config, mechanism, cap)
-            raise PrivacyError(
-                f"noise of {mechanism.noise_std:g} has delta {reached:.3g} at epsilon {privacy.epsilon:g}, expected at "
-                f"most {privacy.delta:g}",
-                path="mechanism.noise_std",
-                remedy=f"At least {least:.6g} is needed for these bags; noise_std: auto takes it.",
-            )
-        return event
-    return _bare_noisy_event(config, mechanism, _least_noise(config, mechanism, cap), cap)
-
-
-def _bare_noisy_event(
-    config: AggregateConfig, mechanism: SampledNoisyWtdLagConfig, noise_std: float, cap: float | None
-) -> NoisyLabelAggregation:
-    return NoisyLabelAggregation(
-        bag_size=mechanism.bag_size,
-        noised_fraction=mechanism.noised_fraction,
-        noise_std=noise_std,
-        label_range=config.encoding.label.range,
-        weight_cap=cap,
-    )
-
-
-def _least_noise(config: AggregateConfig, mechanism: SampledNoisyWtdLagConfig, cap: float | None) -> float:
-    """The least noise that meets the guarantee, from above, to seven digits."""
-
-    def meets(noise_std: float) -> bool:
-        event = _bare_noisy_event(config, mechanism, noise_std, cap)
-        return event.delta(config.privacy.epsilon) <= config.privacy.delta
-
-    high = config.encoding.label.range
-    while not meets(high):
-        high *= 2.0
-        if not math.isfinite(high):
-            raise PrivacyError(
-                "no noise on the labels meets the guarantee", path="privacy", remedy="Take a larger epsilon or delta."
-            )
-    low = high / 2.0
-    while meets(low):
-        low, high = low / 2.0, low
-    while high / low > 1.0 + 1e-7:
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if meets(middle) else (middle, high)
-    return high
-
-
-def _least_noisy_bag(config: AggregateConfig, event: NoisyLabelAggregation, noise_std: float) -> int | None:
-    try:
-        return calibrate_bag_size(
-            epsilon=config.privacy.epsilon,
-            delta=config.privacy.delta,
-            noised_fraction=event.noised_fraction,
-            noise_std=noise_std,
-            label_range=event.label_range,
-        )
-    except ValueError:
-        return None
-
-
-def _least_flag_bag(config: AggregateConfig, plan: SampledPlan, noise_std: float) -> int | None:
-    """The least k from which on the guarantee holds, to one row, on a grid of doublings."""
-    privacy, rule = config.privacy, plan.ranking.rule
-    share = (plan.largest_leverage or 0.0) * plan.layout.bag_size
-    assumed = privacy.floor.mean_squared_residual if isinstance(privacy.floor, AssumedFloorConfig) else 0.0
-
-    def meets(size: int) -> bool:
-        event = _bare_flag_event(
-            rule, size, min(1.0, share / size), residual_floor=assumed * size, noise_variance=noise_std**2
-        )
-        return event.delta(privacy.epsilon) <= privacy.delta
-
-    low, high = config.encoding.num_columns, config.encoding.num_columns + 1
-    while not meets(high):
-        low, high = high, 2 * high
-        if high > _LARGEST_BAG:
-            return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if meets(middle) else (middle, high)
-    return high

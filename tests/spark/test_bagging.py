@@ -107,6 +107,23 @@ def test_bags_depend_neither_on_tasks_nor_on_the_order_of_rows(spark, table, num
     np.testing.assert_allclose(first["label"], second["label"], rtol=1e-9, atol=1e-9)
 
 
+def test_labels_decide_neither_bags_nor_weights_nor_noise(spark, table):
+    """Other labels, many of them missing or absurd: the same everything else, bit for bit."""
+    how, labels = ranking(), NoisyLabels(num_noised=3, noise_std=2.0, weight_cap=1.5)
+    rng = np.random.default_rng(0)
+    other = table.set_column(3, "y", pa.array(np.where(rng.uniform(size=NUM_ROWS) < 0.5, np.nan, 1e9)))
+    found = []
+    for each in (table, other):
+        df = spark.createDataFrame(each)
+        layout = laid_out(df, how)
+        sums = weighted_bag_sums(df, how, layout).drop("label").toPandas().sort_values("bag_id")
+        noisy = noisy_label_bags(df, how, layout, labels).drop("label").toPandas().sort_values("bag_id")
+        found.append([np.stack(sums["features"]), sums["noise"], sums["leverage"], np.stack(noisy["weights"])])
+        found[-1].append(np.stack([np.stack(rows) for rows in noisy["features"]]))
+    for first, second in zip(*found, strict=True):
+        np.testing.assert_array_equal(first, second)
+
+
 @pytest.mark.parametrize("cast", ["string", "binary", "int", "decimal(20,0)", "date"])
 def test_keys_of_every_type_make_bags(spark, table, cast):
     df = spark.createDataFrame(table)
