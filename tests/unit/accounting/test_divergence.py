@@ -59,7 +59,7 @@ def check_two_ratios(epsilon, rows, up, down):
         (1e-9, 3, 1e-9, 1e-10),
         (0.1, 1000, 0.03, 0.01),
         (50.0, 40, 1.0, 1.5),
-        *random_points(1, 12),
+        *random_points(1, 6),
     ],
 )
 def test_equals_mpmath_with_two_ratios(epsilon, rows, up, down):
@@ -163,7 +163,7 @@ def test_reference_values_of_the_design(epsilon, rows, gamma, mu, delta):
     assert worse == pytest.approx(delta, abs=5e-6)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_no_input_is_too_extreme(seed):
     """Always a number in range, whatever the scales; and the Gaussian-free bound of total variation at most
     1."""
@@ -183,7 +183,7 @@ def test_no_input_is_too_extreme(seed):
 positive = st.floats(-4, 1).map(lambda v: 10.0**v)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.integers(1, 10**6), positive, positive, st.floats(0, 3), st.floats(0, 5), st.floats(1.0, 2.0))
 def test_monotone_in_everything(rows, up, down, mu, epsilon, factor):
     scale = 1 / np.sqrt(rows)
