@@ -36,7 +36,7 @@ from dpagg.runs.bag_events import least_noise_std
 _LOG = logging.getLogger(__name__)
 EPSILON, DELTA, NOISED_FRACTION, CAP_FACTOR = 1.0, 1e-8, 0.5, 10.0
 _SIZES = (3, 10, 30, 100, 300, 1000, 3000, 10_000)
-_FEWEST_BAGS = 100
+_FEWEST_BAGS, _MOST_BAGS = 100, 100_000
 _GROUP_ROWS = 1 << 17
 
 
@@ -141,7 +141,7 @@ def losses(rows: LabelledRows, *, trials: int, seed: int = 1) -> Iterator[Loss]:
     yield from _whole_table(rows, loss, rng)
     for size in _SIZES:
         for num_bags in dict.fromkeys((n // size, n // size // 4)):
-            if num_bags < max(_FEWEST_BAGS, 2 * rows.features.shape[1]):
+            if not max(_FEWEST_BAGS, 2 * rows.features.shape[1]) <= num_bags <= _MOST_BAGS:
                 continue
             if size > rows.features.shape[1]:
                 yield _weighted_sums(rows, size, num_bags, loss, rng)
@@ -291,7 +291,7 @@ def main(arguments: list[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     found: list[Loss] = []
-    for name in ("protein", "bike"):
+    for name in ("bike", "protein"):
         rows = uci_rows(name, given.data, Path("conf/experiments") / f"{name}.yaml")
         found += losses(rows, trials=given.trials)
     if given.synthetic_rows:

@@ -33,8 +33,7 @@ from dpagg.kernels.bags import (
 )
 from dpagg.kernels.rows import Block, RowRule, RowSummary
 from dpagg.kernels.streams import Secret
-from dpagg.spark.engines import _tree_merge as tree_merge
-from dpagg.spark.engines import spark_faults
+from dpagg.spark.engines import spark_faults, tree_merge
 from dpagg.spark.reading import quoted
 
 _KEY = "__dpagg_key"

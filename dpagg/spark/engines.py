@@ -80,7 +80,7 @@ def summary_pass(df: DataFrame, rule: RowRule) -> RowSummary:
             summary = summary.add(rule.features(batch))
         return summary
 
-    return _tree_merge(df, partial)
+    return tree_merge(df, partial)
 
 
 def unit_pass(df: DataFrame, rule: RowRule) -> float:
@@ -112,7 +112,7 @@ def _factor_pass(df: DataFrame, encode: Callable[[pa.RecordBatch], Block], width
             state = state.add(encode(batch))
         return state
 
-    return _tree_merge(df, partial)
+    return tree_merge(df, partial)
 
 
 def weighted_sums_pass(
@@ -156,7 +156,7 @@ def weighted_sums_pass(
             sums = sums.add(rest, stream)
         return SumsPass(sums, summary)
 
-    return _tree_merge(placed, partial)
+    return tree_merge(placed, partial)
 
 
 def plain_sums_pass(df: DataFrame, rule: RowRule, *, row_id: str, num_bags: int) -> SumsPass:
@@ -172,7 +172,7 @@ def plain_sums_pass(df: DataFrame, rule: RowRule, *, row_id: str, num_bags: int)
             np.add.at(sums.totals, np.asarray(batch.column(_BAG))[block.selected], block.rows)
         return SumsPass(sums, summary)
 
-    return _tree_merge(df.select("*", bags), partial)
+    return tree_merge(df.select("*", bags), partial)
 
 
 def table_factor(
@@ -191,12 +191,12 @@ def table_factor(
             factor = (factor or Factor.zero(rows.shape[1])).add(rows)
         return factor or Factor.zero(0)
 
-    factor = _tree_merge(selected, partial)
+    factor = tree_merge(selected, partial)
     return factor.canonical(), factor.num_rows
 
 
-def _tree_merge(df: DataFrame, partial: Callable[[Iterator[pa.RecordBatch]], M]) -> M:
-    """Run `partial` once a partition and merge the results up a tree."""
+def tree_merge(df: DataFrame, partial: Callable[[Iterator[pa.RecordBatch]], M]) -> M:
+    """Run `partial` once a partition and merge the results up a tree: any commutative monoid of kernels."""
 
     def states(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pydict({"state": [pickle.dumps(_guarded(partial, iter(batches)))]})
