@@ -4,6 +4,7 @@ from dpagg.accounting.composition import Composition
 from dpagg.accounting.event import Event
 from dpagg.accounting.gaussian_release import AdaSSP, GaussianRelease, LabelGaussian, NoisyGradientDescent
 from dpagg.accounting.hessian_mixing import HessianMixing, LinearMixing
+from dpagg.accounting.hidden_noise import HiddenNoiseAggregation, HiddenNoiseUserAggregation
 from dpagg.accounting.noisy_label_aggregation import NoisyLabelAggregation
 from dpagg.accounting.sampled_aggregation import SampledAggregation
 from dpagg.accounting.unweighted_sums import UnweightedSums
@@ -16,6 +17,8 @@ __all__ = [
     "Event",
     "GaussianRelease",
     "HessianMixing",
+    "HiddenNoiseAggregation",
+    "HiddenNoiseUserAggregation",
     "LabelGaussian",
     "LinearMixing",
     "NoisyGradientDescent",
