@@ -41,7 +41,7 @@ class SampledNoisyWtdLagConfig(Model):
     """Features and weights of each disjoint bag, and one noisy weighted label sum (Sampled-Noisy-WTD-LAg).
 
     ``noise_std`` is in units of the label; auto is the least one that meets the guarantee. Weights are drawn again
-    while they exceed ``weight_cap``; auto is the cap that one draw in two meets, none draws them once.
+    while they exceed ``weight_cap``; auto is the cap that one draw in twenty meets, none draws them once.
     """
 
     name: Literal["sampled-noisy-wtd-lag"]

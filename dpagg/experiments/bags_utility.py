@@ -26,7 +26,7 @@ from dpagg.accounting.sampled_aggregation import SampledAggregation
 from dpagg.accounting.weighted_aggregation import WeightedAggregation
 from dpagg.accounting.worst_rows import worst_rows
 from dpagg.config import load_config
-from dpagg.kernels.bags import NoisyLabels, bag_spaces, bag_streams, weight_cap_for, weighted_bags
+from dpagg.kernels.bags import AUTO_ACCEPTANCE, NoisyLabels, bag_spaces, bag_streams, weight_cap_for, weighted_bags
 from dpagg.kernels.encoding import encode_features, encode_label
 from dpagg.kernels.factor import Factor
 from dpagg.kernels.leverage import subspace
@@ -213,7 +213,7 @@ def _noisy_labels(rows: LabelledRows, size: int, num_bags: int, loss: _Report, r
     bare = NoisyLabelAggregation(
         bag_size=size, noised_fraction=NOISED_FRACTION, noise_std=0.0, label_range=rows.label_range
     )
-    cap = weight_cap_for(0.5, bag_size=size, num_noised=bare.num_noised)
+    cap = weight_cap_for(AUTO_ACCEPTANCE, bag_size=size, num_noised=bare.num_noised)
     bare = replace(bare, weight_cap=cap)
     noise_std = least_noise_std(bare, epsilon=EPSILON, delta=DELTA)
     labels = NoisyLabels(bare.num_noised, noise_std, cap)
@@ -260,11 +260,9 @@ def draw_figure(found: list[Loss], file: Path) -> None:
         here = [loss for loss in found if loss.data == table]
         for mechanism, color in colors.items():
             mine = [loss for loss in here if loss.mechanism == mechanism and loss.bag_size and loss.num_bags]
-            most = {
-                size: max(x.num_bags or 0 for x in mine if x.bag_size == size) for size in {x.bag_size for x in mine}
-            }
+            most = max((loss.num_bags or 0) * (loss.bag_size or 0) for loss in here)
             for style, is_most, words in (("o-", True, "all rows"), ("o--", False, "a quarter of the rows")):
-                line = [loss for loss in mine if (loss.num_bags == most[loss.bag_size]) is is_most]
+                line = [x for x in mine if ((x.num_bags or 0) * (x.bag_size or 0) > most / 2) is is_most]
                 line.sort(key=lambda loss: loss.bag_size or 0)
                 panel.plot([x.bag_size for x in line], [x.mean for x in line], style, color=color,
                            label=f"{mechanism}, {words}")  # fmt: skip

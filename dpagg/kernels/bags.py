@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -23,6 +22,11 @@ _GROUP_BYTES = 8 << 20
 _RANK_TOLERANCE = 1e-10
 # A cap that hardly any draw meets is refused rather than waited for.
 _MOST_DRAWS = 100_000
+# Sets of weights drawn at once, of which the first that meets the cap is taken, and numbers drawn at once.
+_DRAWS_TOGETHER = 32
+_LARGEST_DRAW = 1 << 16
+# Which share of the draws meets the cap that is taken where none is given. A lower one would save little noise more.
+AUTO_ACCEPTANCE = 0.05
 
 
 def key_bytes(column: pa.Array) -> list[bytes]:
@@ -299,10 +303,14 @@ class NoisyLabels:
         ValueError
             If the cap is so low that no draw meets it.
         """
-        for _ in range(_MOST_DRAWS):
-            weights = stream.standard_normal(bag_size)
-            if self.weight_cap is None or weight_ratio(weights, self.num_noised) <= self.weight_cap:
-                return weights
+        if self.weight_cap is None:
+            return stream.standard_normal(bag_size)
+        together = max(1, min(_DRAWS_TOGETHER, _LARGEST_DRAW // bag_size))
+        for _ in range(0, _MOST_DRAWS, together):
+            drawn = stream.standard_normal((together, bag_size))
+            met = np.flatnonzero(weight_ratio(drawn, self.num_noised) <= self.weight_cap)
+            if len(met):
+                return np.array(drawn[met[0]])
         raise ValueError(f"no weights out of {_MOST_DRAWS} draws meet the cap of {self.weight_cap}")
 
     def draw(
@@ -325,10 +333,13 @@ class NoisyLabels:
         return weights, np.einsum("bi,bi->b", weights, noised)
 
 
-def weight_ratio(weights: NDArray[np.float64], num_noised: int) -> float:
-    """Return ``max |w| / sqrt(sum of the first num_noised w^2)``: sensitivity over noise, for D = sigma."""
-    noised = weights[:num_noised]
-    return float(np.abs(weights).max()) / math.sqrt(float(noised @ noised))
+def weight_ratio(weights: NDArray[np.float64], num_noised: int) -> NDArray[np.float64]:
+    """Return ``max |w| / sqrt(sum of the first num_noised w^2)``, sensitivity over noise for D = sigma.
+
+    Along the last axis of `weights`, shape (..., k).
+    """
+    noised = np.square(weights[..., :num_noised]).sum(axis=-1)
+    return np.asarray(np.abs(weights).max(axis=-1) / np.sqrt(noised))
 
 
 def weight_cap_for(acceptance: float, *, bag_size: int, num_noised: int) -> float:
@@ -346,4 +357,6 @@ def weight_acceptance(cap: float, *, bag_size: int, num_noised: int) -> float:
 
 def _public_ratios(bag_size: int, num_noised: int) -> NDArray[np.float64]:
     stream = Secret.insecure(0).stream("", "weight-cap", bag_size)
-    return np.array([weight_ratio(stream.standard_normal(bag_size), num_noised) for _ in range(4096)])
+    together = max(1, min(4096, _LARGEST_DRAW // bag_size))
+    parts = [weight_ratio(stream.standard_normal((together, bag_size)), num_noised) for _ in range(0, 4096, together)]
+    return np.concatenate(parts)[:4096]

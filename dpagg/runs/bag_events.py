@@ -11,7 +11,7 @@ from dpagg.accounting.sampled_aggregation import SampledAggregation
 from dpagg.accounting.worst_rows import worst_rows
 from dpagg.config import AggregateConfig, AssumedFloorConfig, SampledNoisyWtdLagConfig, SampledWtdFlagConfig
 from dpagg.errors import ConfigError, PrivacyError
-from dpagg.kernels.bags import weight_acceptance, weight_cap_for
+from dpagg.kernels.bags import AUTO_ACCEPTANCE, weight_acceptance, weight_cap_for
 from dpagg.kernels.rows import RowRule
 
 _LARGEST_BAG = 10**9
@@ -79,13 +79,13 @@ def noisy_event(config: AggregateConfig, mechanism: SampledNoisyWtdLagConfig) ->
         label_range=config.encoding.label.range,
     )
     if mechanism.weight_cap != "none":
-        likely = weight_cap_for(0.5, bag_size=size, num_noised=bare.num_noised)
+        likely = weight_cap_for(AUTO_ACCEPTANCE, bag_size=size, num_noised=bare.num_noised)
         cap = likely if mechanism.weight_cap == "auto" else mechanism.weight_cap
         if weight_acceptance(cap, bag_size=size, num_noised=bare.num_noised) < _LEAST_ACCEPTANCE:
             raise ConfigError(
                 f"{cap:g} is given, which fewer than one set of weights in {1 / _LEAST_ACCEPTANCE:,.0f} meets",
                 path="mechanism.weight_cap",
-                remedy=f"One in two meets {likely:.3g}, which auto takes.",
+                remedy=f"One in {1 / AUTO_ACCEPTANCE:g} meets {likely:.3g}, which auto takes.",
             )
         bare = dataclasses.replace(bare, weight_cap=cap)
     if mechanism.noise_std == "auto":

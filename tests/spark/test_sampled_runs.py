@@ -172,7 +172,7 @@ def test_a_seed_fixes_everything_and_says_so(attempt, spark, tmp_path):
         (FLAG, {"unit": {"column": "device", "max_rows": 2}}, 2, "privacy.unit"),
         (LAG | {"noised_fraction": 0}, {}, 2, "noised_fraction"),
         (LAG | {"noise_std": 1.0}, {}, 3, "At least"),
-        (LAG | {"weight_cap": 0.2}, {}, 2, "One in two meets"),
+        (LAG | {"weight_cap": 0.2}, {}, 2, "One in 20 meets"),
         (LAG, {"floor": {"kind": "assume", "mean_squared_residual": 25.0}}, 2, "privacy.floor"),
     ],
 )

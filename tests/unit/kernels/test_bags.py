@@ -160,3 +160,23 @@ def test_noise_lands_on_the_first_labels_and_weights_meet_the_cap():
         NoisyLabels(2, 1.0, 0.5).draw(labels[:1], bag_streams(SECRET, "r", np.arange(1)))
     accepted = [weight_ratio(np.random.default_rng(i).normal(size=10), 4) for i in range(3000)]
     assert abs(np.mean(np.array(accepted) <= cap) - 0.3) < 0.04
+
+
+def test_the_law_of_noisy_label_sums_over_many_streams():
+    """Against a dense draw by numpy: the sums' law by Kolmogorov-Smirnov at 1e-4, and weights independent of noise."""
+    labels, count, noised, std = np.array([3.0, -1.0, 2.0, 0.5, -2.0, 1.0]), 6000, 2, 1.5
+    weights, sums = NoisyLabels(noised, std).draw(
+        np.tile(labels, (count, 1)), bag_streams(SECRET, "r", np.arange(count))
+    )
+    rng = np.random.default_rng(4)
+    dense = rng.normal(size=(count, 6))
+    noise = np.pad(std * rng.normal(size=(count, noised)), ((0, 0), (0, 4)))
+    assert stats.ks_2samp(sums, (dense * (labels + noise)).sum(1)).pvalue > 1e-4
+    assert stats.kstest(weights.ravel(), "norm").pvalue > 1e-4
+    rest = (sums - weights @ labels) / (std * np.sqrt((weights[:, :noised] ** 2).sum(1)))
+    assert stats.kstest(rest, "norm").pvalue > 1e-4
+    assert np.abs([np.corrcoef(rest, weights[:, i])[0, 1] for i in range(6)]).max() < 5 / np.sqrt(count)
+    # Noise on three labels instead of two would show.
+    three = (dense * (labels + np.pad(std * rng.normal(size=(count, 3)), ((0, 0), (0, 3))))).sum(1)
+    wrong = (three - dense @ labels) / (std * np.sqrt((dense[:, :noised] ** 2).sum(1)))
+    assert stats.kstest(wrong, "norm").pvalue < 1e-10
