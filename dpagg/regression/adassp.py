@@ -21,8 +21,10 @@ __all__ = ["AdaSSPPlan", "plan_adassp"]
 
 Array = NDArray[np.float64]
 
-# The failure probability of the paper's utility bound, which sets the ridge; privacy does not depend on it.
+# The failure probability of Wang's utility bound, which sets the ridge; privacy does not depend on it. The code of the
+# Hessian mixing paper takes a tenth of delta instead.
 _UTILITY_FAILURE = 0.05
+_PAPER_FAILURE_SHARE = 0.1
 # Of the budget's mu^2, if accounted for exactly: least eigenvalue, Gram matrix, X^T y.
 _SHARES = (0.05, 0.45, 0.5)
 
@@ -37,14 +39,14 @@ class AdaSSPPlan:
         The data it is for and the guarantee (adjacency ``zero_out_one_row``, rows of norm at most 1), checked.
     event : AdaSSP
         The three releases: exactly one Gaussian mechanism.
-    paper_noise : bool
-        Whether every entry of the Gram matrix gets the paper's noise; otherwise those off the diagonal get less by
-        sqrt(2), which costs the same (`symmetric_noise`).
+    as_in_paper : bool
+        Whether every entry of the Gram matrix gets the paper's noise (otherwise those off the diagonal get less by
+        sqrt(2), which costs the same: `symmetric_noise`), and the ridge is that of the Hessian mixing paper's code.
     """
 
     target: Target
     event: AdaSSP
-    paper_noise: bool
+    as_in_paper: bool
 
     def run(self, data: Data, secret: Secret, release_id: str) -> PrivateEstimate:
         """Draw the releases and return the fit; 1 pass over the data.
@@ -62,11 +64,12 @@ class AdaSSPPlan:
         gram, xty = features.T @ features, features.T @ factor[:d, d]
         least = float(np.linalg.svd(features, compute_uv=False)[-1]) ** 2
         noise = symmetric_noise(rng, d, event.gram_noise_std)
-        if self.paper_noise:
+        if self.as_in_paper:
             noise *= np.where(np.eye(d) > 0, 1.0, math.sqrt(2.0))
         shift = math.sqrt(math.log(6 / self.target.delta))
         floor = max(0.0, least + event.eigenvalue_noise_std * (float(rng.standard_normal()) - shift))
-        ridge = max(0.0, event.gram_noise_std * math.sqrt(d * math.log(2 * d**2 / _UTILITY_FAILURE)) - floor)
+        failure = _PAPER_FAILURE_SHARE * self.target.delta if self.as_in_paper else _UTILITY_FAILURE
+        ridge = max(0.0, event.gram_noise_std * math.sqrt(d * math.log(2 * d**2 / failure)) - floor)
         xty = xty + event.xty_noise_std * rng.standard_normal(d)
         theta: Array = np.linalg.lstsq(gram + noise + ridge * np.eye(d), xty, rcond=None)[0].astype(np.float64)
         return plain_estimate(theta)

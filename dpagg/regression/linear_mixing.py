@@ -79,7 +79,8 @@ def plan_linear_mixing(
     target
         The data and the guarantee.
     accounting
-        ``paper``: the Renyi bound; ``exact``: sketch and least eigenvalue in one curve.
+        ``paper``: the Renyi bound and the noise of the authors' published code; ``exact``: sketch and least eigenvalue
+        in one curve.
     sketch_size
         Rows k, at least d + 2; ``max(2.5 d, 2.5 ln(2 / failure))`` by default, with failure a tenth of delta.
 
@@ -98,8 +99,8 @@ def plan_linear_mixing(
     energy = 1 + target.label_bound**2
     if accounting == "paper":
         floor = linear_mixing_rdp(epsilon=epsilon, delta=delta, sketch_size=k, label_bound=target.label_bound)
-        mu = energy * math.sqrt(k) / floor
-        shift = math.sqrt(2 * math.log(max(3 / delta, 3 / failure)))
+        mu = math.sqrt(energy * k) / floor
+        shift = math.sqrt(2 * math.log(max(3 / delta, 2 / failure)))
         failure = float(stats.norm.sf(shift))
     else:
         mu = largest_gaussian_mu(epsilon=epsilon, delta=delta - failure) * math.sqrt(_EIGENVALUE_SHARE)
