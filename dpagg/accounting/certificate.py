@@ -94,14 +94,14 @@ def certificate(
     if not is_private:
         statement = "NOT PRIVATE: the random numbers of this release come from a public seed. Use it for tests only."
     elif not bounded:
-        statement = (
-            "NOT PRIVATE: sums over known members without weights or noise protect no label (infinite epsilon)."
-        )
+        statement = "NOT PRIVATE: sums over known members without weights or noise protect no label (infinite epsilon)."
     else:
+        assumed = any(line.startswith("ASSUMED") for line in assumptions)
         statement = (
-            f"Whatever anybody knew before: the released table is, up to a factor of e^{epsilon:g} in probability and "
-            f"an exception of {delta:g}, as likely as it would have been with any other value within the bounds in "
-            f"place of {unit}. Features are not protected."
+            f"{'IF what is ASSUMED below holds: whatever' if assumed else 'Whatever'} anybody knew before: the "
+            f"released table is, up to a factor of e^{epsilon:g} in probability and an exception of {delta:g}, as "
+            f"likely as it would have been with any other value within the bounds in place of {unit}. Features are "
+            f"not protected."
         )
     return {
         "format": FORMAT,

@@ -66,11 +66,6 @@ class Factor:
         return self.triangle * signs[:, None]
 
 
-def residual_norm(triangle: NDArray[np.float64]) -> float:
-    """Return the distance of the last column from the span of the others, from the factor of all. Not private."""
-    return float(abs(triangle[-1, -1]))
-
-
 def _reduced(stacked: NDArray[np.float64]) -> NDArray[np.float64]:
     """R of a stack of rows, padded with zero rows to a square."""
     width = stacked.shape[1]

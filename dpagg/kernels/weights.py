@@ -120,7 +120,8 @@ class Finish:
     rule : RowRule
         Turns sums of coordinates into features, and gives labels their centre back.
     factor : ndarray, shape (r + 1, r + 1), or None
-        R of the coordinates and the label; None where the sums are given to `chunk`.
+        R with R^T R the Gram matrix of coordinates and label, its feature columns free of labels
+        (`LabelMoments.root`); None where the sums are given to `chunk`.
     """
 
     secret: Secret

@@ -13,16 +13,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-import dpagg
 from dpagg.accounting.certificate import LABEL_DP_PUBLIC, certificate, label_dp_terms
 from dpagg.config import AggregateConfig, AssumedFloorConfig, SampledConfig, UnweightedSumsConfig
 from dpagg.errors import ConfigError, DataError
-from dpagg.kernels.factor import residual_norm
 from dpagg.kernels.rows import RowSummary
 from dpagg.kernels.streams import Secret
 from dpagg.kernels.weights import Finish, hidden_level
 from dpagg.runs.calibrated import Calibrated
 from dpagg.runs.plan import Plan, make_plan
+from dpagg.runs.release_facts import input_terms, release_facts
 from dpagg.runs.sampled import run_sampled
 from dpagg.spark.delta import CERTIFICATE_FILE, drawn_bags, publish, published_certificate
 from dpagg.spark.engines import labelled_pass, plain_sums_pass, weighted_sums_pass
@@ -64,7 +63,17 @@ class AggregateResult:
 
     def summary(self) -> dict[str, Any]:
         """Return what a person or a scheduler wants to know, as plain JSON values."""
-        names = ("mechanism", "epsilon", "delta", "num_bags", "num_rows", "rows_left_out", "label_noise_variance")
+        names = (
+            "statement",
+            "private",
+            "mechanism",
+            "epsilon",
+            "delta",
+            "num_bags",
+            "num_rows",
+            "rows_left_out",
+            "label_noise_variance",
+        )
         return {
             "path": self.path,
             "certificate": f"{self.path}/{CERTIFICATE_FILE}",
@@ -162,10 +171,10 @@ def _draw(plan: Plan, config: AggregateConfig, engine: str, secret: Secret, rele
     if engine == "factor" or plan.calibrated.floor is not None:
         seen = labelled_pass(plan.rows, plan.rule)
         _require_same_rows(plan, seen.summary)
-        factor = seen.factor.canonical()
-    if plan.calibrated.floor is not None and factor is not None:
-        noise = secret.stream(release_id, "residual-norm", 0).standard_normal()
-        norm = float(residual_norm(factor) + plan.calibrated.floor.noise_std * noise)
+        factor = seen.moments.root(plan.released)
+        if plan.calibrated.floor is not None:
+            noise = secret.stream(release_id, "residual-norm", 0).standard_normal()
+            norm = float(seen.moments.residual_norm + plan.calibrated.floor.noise_std * noise)
     if engine == "factor":
         return _Drawn(factor=factor, residual_norm=norm)
     row_id = config.input.row_id
@@ -230,7 +239,7 @@ def _certificate(
     secret: Secret,
     release_id: str,
 ) -> dict[str, Any]:
-    privacy, schema = config.privacy, config.encoding
+    privacy = config.privacy
     assumptions = label_dp_terms(
         max_rows=None if privacy.unit is None else privacy.unit.max_rows, hidden_level=settled.hidden is not None
     )
@@ -240,6 +249,7 @@ def _certificate(
             f"ASSUMED by the user, not checked: the mean squared residual of the least-squares fit is at least "
             f"{privacy.floor.mean_squared_residual:g} per row, whatever the one label is.",
         )
+    assumptions += input_terms(config)
     if engine == "plain":
         assumptions = ["None would help: see the statement."]
     unit = "one label" if privacy.unit is None else f"all labels of one {privacy.unit.column}"
@@ -253,7 +263,7 @@ def _certificate(
         assumptions=assumptions,
         public=LABEL_DP_PUBLIC,
         facts={
-            "release_id": release_id,
+            **release_facts(config, plan.table, secret, release_id),
             "num_bags": settled.num_bags,
             "num_rows": plan.summary.num_rows,
             "rows_left_out": plan.rows_left_out,
@@ -266,17 +276,6 @@ def _certificate(
             "label_noise_level": "known" if settled.hidden is None else "hidden: the variance given is its mean",
             "failure_probability": getattr(settled.event, "failure_probability", 0.0),
             **_floor_facts(settled, drawn),
-            "declared_bounds": {
-                "label": [schema.label.lower, schema.label.upper],
-                "features": config.public_dict()["schema"]["features"],
-            },
-            "columns": [dataclasses.asdict(column) for column in schema.columns],
-            "label": {"name": schema.label.name, "lower": schema.label.lower, "upper": schema.label.upper},
-            "schema": config.public_dict()["schema"],
             "engine": engine,
-            "randomness": "operating system" if secret.is_private else "public seed: not private",
-            "input_version": plan.table.version,
-            "config_digest": config.digest(),
-            "code_version": dpagg.__version__,
         },
     )

@@ -13,6 +13,7 @@ from dpagg.config import AggregateConfig, AssumedFloorConfig, SampledNoisyWtdLag
 from dpagg.errors import ConfigError, PrivacyError
 from dpagg.kernels.bags import AUTO_ACCEPTANCE, weight_acceptance, weight_cap_for
 from dpagg.kernels.rows import RowRule
+from dpagg.runs.calibrated import require_possible
 
 _LARGEST_BAG = 10**9
 # Weights that fewer draws than this meet would be waited for too long.
@@ -33,6 +34,7 @@ def flag_event(
     bare = bare_flag_event(rule, size, largest)
     if not isinstance(privacy.floor, AssumedFloorConfig):
         return with_least_label_noise(bare, epsilon=privacy.epsilon, delta=privacy.delta)
+    require_possible(privacy.floor.mean_squared_residual, rule.label_magnitude)
     event = bare_flag_event(rule, size, largest, residual_floor=privacy.floor.mean_squared_residual * size)
     reached = event.delta(privacy.epsilon)
     if reached > privacy.delta:

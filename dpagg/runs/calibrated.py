@@ -91,6 +91,7 @@ def calibrated(config: AggregateConfig, rule: RowRule, summary: RowSummary, larg
     asked = config.mechanism.num_bags
     bare = _bare_event(config, rule, summary, largest_unit)
     if isinstance(privacy.floor, AssumedFloorConfig):
+        require_possible(privacy.floor.mean_squared_residual, rule.label_magnitude)
         floored = dataclasses.replace(bare, residual_floor=privacy.floor.mean_squared_residual * n)
         allowed = largest_num_bags(floored, epsilon=privacy.epsilon, delta=privacy.delta)
         if allowed == 0 or (asked != "auto" and asked > allowed):
@@ -115,6 +116,23 @@ def calibrated(config: AggregateConfig, rule: RowRule, summary: RowSummary, larg
         )
         return Calibrated(num_bags, event, floor)
     return Calibrated(num_bags, _noised(bare, privacy.floor.level, privacy.epsilon, privacy.delta))
+
+
+def require_possible(mean_squared_residual: float, label_magnitude: float) -> None:
+    """Refuse a floor that no labels within the bounds can have: the promise would rest on a false statement.
+
+    Raises
+    ------
+    PrivacyError
+        If it is over the square of the largest label as it is summed.
+    """
+    if mean_squared_residual > label_magnitude**2:
+        raise PrivacyError(
+            f"a mean squared residual of {mean_squared_residual:g} is assumed, but labels within the declared bounds "
+            f"cannot have more than {label_magnitude**2:g}",
+            path="privacy.floor.mean_squared_residual",
+            remedy="State what is known to hold, or use floor: {kind: noise}, which assumes nothing.",
+        )
 
 
 def _noised(bare: WeightedAggregation | UserAggregation, level: str, epsilon: float, delta: float) -> Event:

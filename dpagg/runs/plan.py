@@ -11,7 +11,7 @@ import numpy as np
 from dpagg.accounting.paper_bounds import sheffet_num_bags, weighted_flag_num_bags
 from dpagg.config import AggregateConfig, AssumedFloorConfig
 from dpagg.errors import DataError
-from dpagg.kernels.leverage import subspace
+from dpagg.kernels.leverage import Subspace, subspace
 from dpagg.kernels.rows import RowRule, RowSummary
 from dpagg.runs.calibrated import Calibrated, calibrated
 from dpagg.spark.engines import feature_pass, summary_pass, unit_pass
@@ -64,9 +64,16 @@ class Plan:
         }
 
     @property
+    def released(self) -> Subspace:
+        """Where the rows are summed."""
+        if self.rule.released is None:
+            raise ValueError("a plan settles what is released")
+        return self.rule.released
+
+    @property
     def rank(self) -> int:
         """Dimension of the released features, r."""
-        return self.rule.released.rank if self.rule.released is not None else 0
+        return self.released.rank
 
 
 def make_plan(spark: SparkSession, config: AggregateConfig, table: InputTable | None = None) -> Plan:
@@ -81,6 +88,7 @@ def make_plan(spark: SparkSession, config: AggregateConfig, table: InputTable | 
     """
     schema = config.encoding
     table = table if table is not None else read_table(spark, config.input)
+    table.refuse_partitions_by(schema.label.name)
     unit, row_id = config.privacy.unit, config.input.row_id
     rows = normalise(table.df, schema, row_id, None if unit is None else unit.column)
     if row_id is not None:

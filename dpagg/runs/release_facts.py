@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import secrets
 from typing import Any
 
 import dpagg
@@ -11,12 +12,25 @@ from dpagg.kernels.streams import Secret
 from dpagg.spark.reading import InputTable
 
 
+def input_terms(config: AggregateConfig) -> list[str]:
+    """Return what a reviewer has to accept about how the input is stored."""
+    if config.input.format != "csv":
+        return []
+    return [
+        "The input is CSV with a well-formed text of the label in every row: a label cell with an unclosed quote, a "
+        "line break or an unquoted delimiter would shift the cells, and so the number of rows. Parquet and Delta "
+        "have no such case."
+    ]
+
+
 def release_facts(config: AggregateConfig, table: InputTable, secret: Secret, release_id: str) -> dict[str, Any]:
     """Return identity, schema, bounds and origin of a release, as plain JSON values."""
     schema = config.encoding
     declared = config.public_dict()["schema"]
     return {
+        # Whoever removes a release and runs again has two draws of one request.
         "release_id": release_id,
+        "draw_id": secrets.token_hex(16),
         "declared_bounds": {"label": [schema.label.lower, schema.label.upper], "features": declared["features"]},
         "columns": [dataclasses.asdict(column) for column in schema.columns],
         "label": {"name": schema.label.name, "lower": schema.label.lower, "upper": schema.label.upper},

@@ -16,7 +16,7 @@ from dpagg.kernels.bags import BagLayout, NoisyLabels
 from dpagg.kernels.rows import RowRule, RowSummary
 from dpagg.kernels.streams import Secret
 from dpagg.runs.bag_events import flag_event, least_flag_bag, least_noisy_bag, noisy_event
-from dpagg.runs.release_facts import release_facts
+from dpagg.runs.release_facts import input_terms, release_facts
 from dpagg.spark.bagging import (
     Ranking,
     bag_leverages,
@@ -133,6 +133,7 @@ def make_sampled_plan(
     if not isinstance(mechanism, SampledWtdFlagConfig | SampledNoisyWtdLagConfig) or row_id is None:
         raise ValueError("this is a plan of disjoint bags")
     table = table if table is not None else read_table(spark, config.input)
+    table.refuse_partitions_by(config.encoding.label.name)
     rows = normalise(table.df, config.encoding, row_id)
     check_row_key(rows, row_id)
     ranking = Ranking(RowRule(config.encoding), row_id, Secret.fresh() if secret is None else secret, release_id)
@@ -261,7 +262,7 @@ def sampled_certificate(plan: SampledPlan, config: AggregateConfig) -> dict[str,
         epsilon=privacy.epsilon,
         delta=privacy.delta,
         is_private=secret.is_private,
-        assumptions=terms,
+        assumptions=[*terms, *input_terms(config)],
         public=public,
         facts=facts | release_facts(config, plan.table, secret, plan.ranking.release_id),
     )

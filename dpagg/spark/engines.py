@@ -21,6 +21,7 @@ from pyspark.sql import functions as F
 
 from dpagg.errors import DpaggError, EnvironmentFault
 from dpagg.kernels.factor import Factor
+from dpagg.kernels.moments import LabelMoments
 from dpagg.kernels.rows import Block, RowRule, RowSummary
 from dpagg.kernels.streams import Secret
 from dpagg.kernels.weights import WeightedSums, tiles_of_rows
@@ -52,6 +53,18 @@ class FactorPass:
     def merge(self, other: FactorPass) -> FactorPass:
         """Return both passes together."""
         return FactorPass(self.factor.merge(other.factor), self.summary.merge(other.summary))
+
+
+@dataclass(frozen=True)
+class MomentsPass:
+    """Label moments and summary of the rows seen: a commutative monoid."""
+
+    moments: LabelMoments
+    summary: RowSummary
+
+    def merge(self, other: MomentsPass) -> MomentsPass:
+        """Return both passes together."""
+        return MomentsPass(self.moments.merge(other.moments), self.summary.merge(other.summary))
 
 
 @dataclass(frozen=True)
@@ -100,9 +113,20 @@ def unit_pass(df: DataFrame, rule: RowRule) -> float:
     return 0.0 if largest is None or largest[0] is None else float(largest[0]) * (1.0 + 1e-12)
 
 
-def labelled_pass(df: DataFrame, rule: RowRule) -> FactorPass:
-    """Return the factor of [X y] (width r + 1) and a summary. The factor isn't private: keep it in memory."""
-    return _factor_pass(df, rule.labelled, rule.num_coordinates + 1)
+def labelled_pass(df: DataFrame, rule: RowRule) -> MomentsPass:
+    """Return what the factor engine needs of the labels. It isn't private: keep it in memory."""
+    space = rule.released
+    if space is None:
+        raise ValueError("labels are read once it is settled what is released")
+
+    def partial(batches: Iterator[pa.RecordBatch]) -> MomentsPass:
+        moments, summary = LabelMoments.zero(space.rank), RowSummary()
+        for batch in batches:
+            block = rule.labelled(batch)
+            moments, summary = moments.add(block.rows, space), summary.add(block)
+        return MomentsPass(moments, summary)
+
+    return tree_merge(df, partial)
 
 
 def _factor_pass(df: DataFrame, encode: Callable[[pa.RecordBatch], Block], width: int) -> FactorPass:

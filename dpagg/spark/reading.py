@@ -36,6 +36,7 @@ _BAD_FILE = (
 )
 _NUMBERS = (T.NumericType, T.StringType, T.BooleanType, T.NullType)
 _CATEGORIES = (T.IntegralType, T.StringType, T.BooleanType, T.DateType, T.DecimalType, T.NullType)
+_UNPUBLISHED = frozenset({"listing_with_sizes_sha256", "num_files", "partition_columns"})
 UNIT_COLUMN = "__dpagg_unit"
 _KEYS = (T.IntegralType, T.StringType, T.DateType, T.TimestampType, T.DecimalType, T.BinaryType)
 
@@ -76,14 +77,37 @@ class InputTable:
     ----------
     df : DataFrame
         Its rows, as stored; a CSV's cells are all text.
-    version : dict
-        JSON values that identify what was read: of Delta the table's id and version, of files the
-        digest of the sorted listing (path, size, time of modification).
+    pinned : dict
+        JSON values that tell whether anything changed; not for publication, since the size of a file depends on
+        the labels in it.
     """
 
     df: DataFrame
-    version: dict[str, Any]
+    pinned: dict[str, Any] = field(repr=False)
     _now: Callable[[], dict[str, Any]] = field(repr=False)
+
+    @property
+    def version(self) -> dict[str, Any]:
+        """What identifies the input in public.
+
+        Of Delta the table's id and version, of files a digest of the sorted listing (path, time of modification).
+        """
+        return {name: value for name, value in self.pinned.items() if name not in _UNPUBLISHED}
+
+    def refuse_partitions_by(self, label: str) -> None:
+        """Refuse files in folders named by label values: names and number of files would tell labels.
+
+        Raises
+        ------
+        DataError
+            If there are such folders.
+        """
+        if label.lower() in self.pinned.get("partition_columns", []):
+            raise DataError(
+                f"the files of the input are laid out by the label {label!r}",
+                path="input.path",
+                remedy="Write the table without partitioning by the label: names and number of files would tell it.",
+            )
 
     def recheck(self) -> None:
         """Compare what is stored now with what was pinned.
@@ -93,7 +117,7 @@ class InputTable:
         DataError
             If a file was added, removed or replaced, or the Delta table is another one.
         """
-        if self._now() != self.version:
+        if self._now() != self.pinned:
             raise DataError(
                 "the input changed while it was read, so nothing is released",
                 path="input.path",
@@ -323,13 +347,18 @@ def _listing_version(spark: SparkSession, source: TableSource) -> dict[str, Any]
         raise DataError(
             f"{source.path!r} holds parquet files", path="input.format", remedy="Set input.format: parquet."
         )
-    digest = hashlib.sha256(json.dumps(listing, separators=(",", ":")).encode()).hexdigest()
+    folders = {part.partition("=")[0].lower() for path, _, _ in listing for part in path.split("/")[:-1] if "=" in part}
     return {
         "format": source.format,
         "num_files": len(listing),
-        "num_bytes": sum(size for _, size, _ in listing),
-        "listing_sha256": digest,
+        "partition_columns": sorted(folders),
+        "listing_sha256": _digest([[path, modified] for path, _, modified in listing]),
+        "listing_with_sizes_sha256": _digest(listing),
     }
+
+
+def _digest(listing: Sequence[Sequence[object]]) -> str:
+    return hashlib.sha256(json.dumps(listing, separators=(",", ":")).encode()).hexdigest()
 
 
 def _csv(spark: SparkSession, source: TableSource) -> DataFrame:

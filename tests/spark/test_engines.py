@@ -109,10 +109,9 @@ def test_rows_engine_has_the_law_of_the_weighted_sums(spark, table, dense, rule)
 
 def test_factor_engine_has_the_law_of_the_weighted_sums(spark, table, dense, rule):
     found = labelled_pass(spark.createDataFrame(table).repartition(3), rule)
-    np.testing.assert_allclose(
-        found.factor.canonical().T @ found.factor.canonical(), dense.T @ dense, rtol=1e-10, atol=1e-10
-    )
-    finish = Finish(Secret.insecure(2), "r", NUM_BAGS, 0.0, rule, found.factor.canonical())
+    root = found.moments.root(rule.released)
+    np.testing.assert_allclose(root.T @ root, dense.T @ dense, rtol=1e-10, atol=1e-10)
+    finish = Finish(Secret.insecure(2), "r", NUM_BAGS, 0.0, rule, root)
     chunks = [finish.chunk(chunk) for chunk in range(finish.num_chunks)]
     features = np.concatenate([features for features, _ in chunks])
     labels = np.concatenate([labels for _, labels in chunks]) - 2.5 * features[:, 0]
@@ -238,11 +237,8 @@ def test_rows_over_the_cap_leave_every_pass_alike(spark, rule):
     assert summary_pass(df, final).largest_leverage == pytest.approx(leverage.max(), rel=1e-9)
     labelled = labelled_pass(df, final)
     assert labelled.summary.num_rows == 297
-    np.testing.assert_allclose(
-        final.expand(labelled.factor.canonical()[:, :-1]).T @ final.expand(labelled.factor.canonical()[:, :-1]),
-        np.pad(remaining.T @ remaining, ((0, 3), (0, 3))),
-        atol=1e-9,
-    )
+    features = final.expand(labelled.moments.root(second)[:, :-1])
+    np.testing.assert_allclose(features.T @ features, np.pad(remaining.T @ remaining, ((0, 3), (0, 3))), atol=1e-9)
 
 
 def test_plain_sums_are_sums(spark, table, dense, rule):

@@ -185,6 +185,7 @@ def test_an_assumed_floor_is_printed_as_one(attempt, tmp_path):
     assert attempt(privacy__floor=floor, privacy__epsilon=8.0)[0] == 0
     promise = certificate(tmp_path)
     assert promise["assumptions"][0].startswith("ASSUMED") and promise["label_noise_variance"] == 0
+    assert promise["statement"].startswith("IF what is ASSUMED")
     assert 1 <= promise["num_bags"] < NUM_ROWS
     code, _, err = attempt(
         privacy__floor=floor, privacy__epsilon=8.0, mechanism__num_bags=NUM_ROWS, output__path=str(tmp_path / "more")
@@ -286,6 +287,42 @@ def test_values_outside_the_bounds_are_clipped_and_nobody_is_told(attempt, tmp_p
     assert any("clipped" in line for line in promise["assumptions"])
     assert promise["leverage"] == inside["leverage"]
     assert promise["assumptions"] == inside["assumptions"]
+
+
+def test_no_label_is_in_a_certificate(attempt, tmp_path):
+    """One label changes in length and value, the file's time of modification doesn't: the promise is the same text."""
+    import os
+
+    promises = []
+    for label in (0.0, 10.0, 49.123456789, None):
+        table = frame()
+        table.loc[5, "sale"] = label
+        table.to_csv(tmp_path / "table.csv", index=False)
+        os.utime(tmp_path / "table.csv", (1e9, 1e9))
+        changes = {"input": {"path": str(tmp_path / "table.csv"), "format": "csv", "row_id": "key"}}
+        promise, _ = _drawn(attempt, tmp_path, frame(), **changes)
+        assert len(promise.pop("draw_id")) == 32
+        promises.append(promise)
+    assert all(promise == promises[0] for promise in promises)
+    assert any("CSV" in line for line in promises[0]["assumptions"])
+
+
+def test_files_laid_out_by_the_label_are_refused(attempt, tmp_path, spark):
+    table = frame().assign(sale=lambda t: (t.sale > 20).astype(float))
+    spark.createDataFrame(table).write.partitionBy("sale").parquet(str(tmp_path / "by_label"))
+    code, _, err = attempt(input__path=str(tmp_path / "by_label"))
+    assert code == 4 and "laid out by the label" in err and "1.0" not in err
+
+
+def test_a_floor_that_cannot_hold_is_refused(attempt, tmp_path):
+    code, _, err = attempt(privacy__floor={"kind": "assume", "mean_squared_residual": 626.0})
+    assert code == 3 and "cannot have more than 625" in err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_public_seed_shows_in_the_summary(attempt):
+    summary = json.loads(attempt(arguments=("--json", "--insecure-seed", "1"))[1])
+    assert summary["private"] is False and summary["statement"].startswith("NOT PRIVATE")
 
 
 def test_missing_features_follow_their_rule(attempt, tmp_path):
