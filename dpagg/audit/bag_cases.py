@@ -15,7 +15,7 @@ from dpagg.accounting.noisy_label_aggregation import NoisyLabelAggregation
 from dpagg.accounting.sampled_aggregation import SampledAggregation
 from dpagg.audit.attack import Case
 from dpagg.audit.label_cases import LABEL_LOWER, LABEL_UPPER, LabelPair, bags_law, bare_event, labelled_rows, words
-from dpagg.kernels.bags import NoisyLabels, bag_streams, weighted_bags
+from dpagg.kernels.bags import NoisyLabels, bag_streams, weight_cap_for, weighted_bags
 from dpagg.kernels.streams import Secret
 
 FloatArray = NDArray[np.float64]
@@ -42,7 +42,7 @@ def sampled_aggregation(*, epsilon: float, delta: float, pair: LabelPair) -> Cas
     law = bags_law(pair, 1, event.label_noise_variance)
 
     def draw(table: pa.RecordBatch, count: int, secret: Secret, release_id: str) -> FloatArray:
-        rule, rows = labelled_rows(pair.schema, table)
+        rule, _, rows = labelled_rows(pair.schema, table)
         drawn = weighted_bags(np.tile(rows, (count, 1, 1)), _streams(secret, release_id, count))
         labels = drawn.labels + rule.label_center * drawn.features[:, 0] + noise_std * drawn.noise
         return np.column_stack([drawn.features, labels])[:, None]
@@ -59,19 +59,36 @@ def sampled_aggregation(*, epsilon: float, delta: float, pair: LabelPair) -> Cas
 
 
 def noisy_label_aggregation(
-    *, epsilon: float, delta: float, bag_size: int = 16, noised_fraction: float = 0.5, range_factor: float = 1.0
+    *,
+    epsilon: float,
+    delta: float,
+    bag_size: int = 16,
+    noised_fraction: float = 0.5,
+    acceptance: float | None = None,
+    range_factor: float = 1.0,
 ) -> Case:
-    """Sampled-Noisy-WTD-LAg with the least noise that meets (epsilon, delta); the changed label has no noise."""
+    """Sampled-Noisy-WTD-LAg with the least noise that meets (epsilon, delta); the changed label has no noise.
+
+    With an `acceptance` weights are drawn again until they meet the cap that this share of the draws meets. The claim
+    is then that of the row with the largest weight, whichever that will be; the pair is about one row.
+    """
     label_range = LABEL_UPPER - LABEL_LOWER
+    num_noised = math.floor(round(noised_fraction * bag_size, 9))
+    cap = None
+    if acceptance is not None:
+        cap = weight_cap_for(acceptance, bag_size=bag_size, num_noised=num_noised)
 
     def event(noise_std: float) -> NoisyLabelAggregation:
         return NoisyLabelAggregation(
-            bag_size=bag_size, noised_fraction=noised_fraction, noise_std=noise_std, label_range=label_range
+            bag_size=bag_size,
+            noised_fraction=noised_fraction,
+            noise_std=noise_std,
+            label_range=label_range,
+            weight_cap=cap,
         )
 
     noise_std = float(optimize.brentq(lambda std: event(std).delta(epsilon) - delta, 0.1, 1e4, xtol=1e-9)) + 1e-9
-    num_noised = event(noise_std).num_noised
-    kernel = NoisyLabels(num_noised, noise_std)
+    kernel = NoisyLabels(num_noised, noise_std, cap)
     before, after = np.full(bag_size, LABEL_UPPER), np.full(bag_size, LABEL_UPPER)
     # Rows that get noise come first, so the last one has none and hides behind the others' noise alone.
     after[-1] -= range_factor * label_range
@@ -97,13 +114,13 @@ def noisy_label_aggregation(
         return np.asarray((inner * density * t).sum(1) * 0.02)
 
     return Case(
-        name="sampled-noisy-wtd-lag",
+        name="sampled-noisy-wtd-lag/any-weights" if cap is None else "sampled-noisy-wtd-lag/capped",
         inputs=f"one bag of {bag_size} rows, {num_noised} of them with noise; the label of another one moves",
         event=event(noise_std),
         pair=(before, after),
         draw=draw,
         log_ratio=log_ratio,
-        exact_delta=exact_delta,
+        exact_delta=exact_delta if cap is None else None,
     )
 
 

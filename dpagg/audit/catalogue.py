@@ -16,6 +16,9 @@ from dpagg.audit.label_cases import (
     user_aggregation,
     weighted_aggregation,
 )
+from dpagg.audit.row_cases import adassp, hessian_mixing, linear_mixing
+from dpagg.audit.solver_cases import label_gaussian, noisy_gradient_descent, padded_sketch
+from dpagg.kernels.bags import AUTO_ACCEPTANCE
 
 # Each makes a case for a claim: epsilon and delta.
 CASES: dict[str, Callable[[float, float], Case]] = {
@@ -30,9 +33,20 @@ CASES: dict[str, Callable[[float, float], Case]] = {
     "wtd-flag/hidden-noise": lambda e, d: hidden_noise(epsilon=e, delta=d, pair=intercept_pair(2)),
     "wtd-flag/users": lambda e, d: user_aggregation(epsilon=e, delta=d),
     "sampled-wtd-flag": lambda e, d: sampled_aggregation(epsilon=e, delta=d, pair=intercept_pair(2)),
-    "sampled-noisy-wtd-lag": lambda e, d: noisy_label_aggregation(epsilon=e, delta=d),
+    "sampled-noisy-wtd-lag/any-weights": lambda e, d: noisy_label_aggregation(epsilon=e, delta=d),
+    "sampled-noisy-wtd-lag/capped": lambda e, d: noisy_label_aggregation(
+        epsilon=e, delta=d, acceptance=AUTO_ACCEPTANCE
+    ),
     "residual-norm": lambda e, d: residual_norm_release(epsilon=e, delta=d, pair=intercept_pair(200)),
     "unweighted-sums": lambda e, d: unweighted_sums(pair=intercept_pair(3)),
+    "hessian-mixing/rows": lambda e, d: hessian_mixing(epsilon=e, delta=d, sketch="rows"),
+    "hessian-mixing/share": lambda e, d: hessian_mixing(epsilon=e, delta=d, sketch="share"),
+    "hessian-mixing/wishart": lambda e, d: hessian_mixing(epsilon=e, delta=d, sketch="wishart"),
+    "hessian-mixing/eigenvalue": lambda e, d: padded_sketch(epsilon=e, delta=d),
+    "linear-mixing": lambda e, d: linear_mixing(epsilon=e, delta=d),
+    "adassp": lambda e, d: adassp(epsilon=e, delta=d),
+    "label-gaussian": lambda e, d: label_gaussian(epsilon=e, delta=d),
+    "dp-gd": lambda e, d: noisy_gradient_descent(epsilon=e, delta=d),
 }
 
 

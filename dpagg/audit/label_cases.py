@@ -26,8 +26,9 @@ from dpagg.accounting.weighted_aggregation import WeightedAggregation, residual_
 from dpagg.accounting.worst_rows import worst_user
 from dpagg.audit.attack import Case
 from dpagg.audit.laws import RowsLaw, shift_delta, shift_log_ratio
-from dpagg.kernels.factor import Factor, residual_norm
-from dpagg.kernels.leverage import subspace
+from dpagg.kernels.factor import Factor
+from dpagg.kernels.leverage import Subspace, subspace
+from dpagg.kernels.moments import LabelMoments
 from dpagg.kernels.rows import RowRule
 from dpagg.kernels.schema import Label, Numeric, Schema
 from dpagg.kernels.streams import Secret
@@ -100,11 +101,12 @@ def column_pair(leverage: float, range_factor: float = 1.0) -> LabelPair:
     return LabelPair(schema, *tables)
 
 
-def labelled_rows(schema: Schema, table: pa.RecordBatch) -> tuple[RowRule, FloatArray]:
-    """Return the rule and the rows [X y] of a table, as the passes over it find them."""
+def labelled_rows(schema: Schema, table: pa.RecordBatch) -> tuple[RowRule, Subspace, FloatArray]:
+    """Return the rule, its released space and the rows [X y] of a table, as the passes over it find them."""
     seen = RowRule(schema).features(table)
-    rule = RowRule(schema, released=subspace(Factor.zero(schema.num_columns).add(seen.rows).canonical()))
-    return rule, rule.labelled(table).rows
+    space = subspace(Factor.zero(schema.num_columns).add(seen.rows).canonical())
+    rule = RowRule(schema, released=space)
+    return rule, space, rule.labelled(table).rows
 
 
 def weighted_bags(
@@ -121,10 +123,10 @@ def weighted_bags(
 
     `engine` is ``"factor"`` or ``"rows"``; `noise_std` is a number, or one a bag where they fit one chunk.
     """
-    rule, rows = labelled_rows(schema, table)
+    rule, space, rows = labelled_rows(schema, table)
     sums = factor = None
     if engine == "factor":
-        factor = Factor.zero(rows.shape[1]).add(rows).canonical()
+        factor = LabelMoments.zero(space.rank).add(rows, space).root(space)
     else:
         zero = WeightedSums.zero(num_bags, rows.shape[1])
         sums = zero.add(rows, secret.stream(release_id, "weights", 0)).totals
@@ -171,9 +173,11 @@ def weighted_aggregation(
     return _known_noise(name, event, pair, engine, words(pair))
 
 
-def user_aggregation(*, epsilon: float, delta: float, num_rows: int = 10, num_bags: int = 4) -> Case:
+def user_aggregation(
+    *, epsilon: float, delta: float, num_rows: int = 10, num_bags: int = 4, range_factor: float = 1.0
+) -> Case:
     """WTD-FLAG for users with two rows: both labels of one fall from the upper bound to the lower one."""
-    pair = intercept_pair(num_rows, changed=2)
+    pair = intercept_pair(num_rows, range_factor, changed=2)
     label_range = LABEL_UPPER - LABEL_LOWER
     # Rows that are all alike: the user's block of the hat matrix has the eigenvalue 2/n, the sum of its leverages.
     bare = UserAggregation(
@@ -338,7 +342,7 @@ def unweighted_sums(*, pair: LabelPair) -> Case:
     """Plain sums: whoever knows the other labels reads off the last one."""
 
     def draw(table: pa.RecordBatch, count: int, secret: Secret, release_id: str) -> FloatArray:
-        rule, rows = labelled_rows(pair.schema, table)
+        rule, _, rows = labelled_rows(pair.schema, table)
         sums = WeightedSums.zero(count, rows.shape[1])
         np.add.at(sums.totals, np.repeat(np.arange(count), len(rows)), np.tile(rows, (count, 1)))
         finish = Finish(secret, release_id, count, 0.0, rule)
@@ -386,6 +390,6 @@ def _missing(floor: PrivateFloor, released: FloatArray) -> FloatArray:
 def _released_norms(
     pair: LabelPair, table: pa.RecordBatch, count: int, std: float, secret: Secret, release_id: str
 ) -> FloatArray:
-    _, rows = labelled_rows(pair.schema, table)
-    norm = residual_norm(Factor.zero(rows.shape[1]).add(rows).canonical())
-    return norm + std * secret.stream(release_id, "residual-norm", 0).standard_normal(count)
+    _, space, rows = labelled_rows(pair.schema, table)
+    norm = LabelMoments.zero(space.rank).add(rows, space).residual_norm
+    return np.asarray(norm + std * secret.stream(release_id, "residual-norm", 0).standard_normal(count))

@@ -46,6 +46,12 @@ class RowsLaw:
         squares = np.square(rows.reshape(-1, rows.shape[-1]) @ axes.T).reshape(*rows.shape[:-1], -1).sum(1)
         return np.asarray(0.5 * (self.count * np.log(ratios).sum() + squares @ (1.0 / ratios - 1.0)))
 
+    def log_ratio_of_grams(self, grams: FloatArray) -> FloatArray:
+        """Return `log_ratio` of rows given by their Gram matrices, shape (k, w, w)."""
+        ratios, axes = self._axes
+        squares = np.einsum("ij,kjl,il->ki", axes, grams, axes)
+        return np.asarray(0.5 * (self.count * np.log(ratios).sum() + squares @ (1.0 / ratios - 1.0)))
+
     def deltas(self, epsilons: FloatArray, mu: float = 0.0) -> FloatArray:
         """Return delta at any real epsilons of both directions, shape (2, k), beside a shift of `mu`."""
         ratios, _ = self._axes
