@@ -125,7 +125,7 @@ class WhitenedMixingPlan:
         """Draw the releases and return the fit.
 
         Guarantee: (epsilon, delta) under `adjacency`, sensitivities as `dpagg.kernels.clipping` states them. Passes
-        over the data: 3 and one a round (2 and one a round under label-DP).
+        over the data: 3 and one a round, under either adjacency.
 
         Parameters
         ----------
@@ -230,12 +230,21 @@ class _Run:
         self.plan, self.data = plan, data
         self._secret, self._release_id = secret, release_id
 
-    def _stream(self, purpose: str, index: int = 0) -> np.random.Generator:
+    def _stream(self, purpose: str, index: int) -> np.random.Generator:
         return self._secret.stream(self._release_id, f"whitened-mixing/{purpose}", index)
 
-    def _std(self, sensitivity: float, share: float) -> float:
-        """Standard deviation with which a release of this sensitivity costs its share of ``mu^2``."""
-        return sensitivity / (self.plan.mu * math.sqrt(share))
+    def _release(
+        self, value: Array, sensitivity: float, share: float, purpose: str, index: int = 0
+    ) -> tuple[Array, float]:
+        """Return the value with the noise with which it costs its share of ``mu^2``, and the noise's std.
+
+        Every Gaussian release of a run goes through here. A matrix is symmetric and gets symmetric noise.
+        """
+        std = sensitivity / (self.plan.mu * math.sqrt(share))
+        rng = self._stream(purpose, index)
+        if value.ndim == 2:
+            return value + symmetric_noise(rng, len(value), std), std
+        return value + std * rng.standard_normal(value.shape), std
 
     def estimate(self, norm_bound: float | None) -> PrivateEstimate:
         row_energy, label_mean_square = self._energies()
@@ -249,22 +258,23 @@ class _Run:
     def _energies(self) -> tuple[float, float]:
         """Release the sum of squared row norms and the mean squared label, both rounded up by their noise."""
         plan, exact = self.plan, self.data.energies()
-        rng, n = self._stream("energies"), plan.target.num_rows
+        n = plan.target.num_rows
         rows = exact.rows
         if not self._is_label_dp:
-            std = self._std(1.0, plan.shares.row_energy)
-            rows = max(rows + std * rng.standard_normal(), 0.0) + std
+            released, std = self._release(np.array([rows]), 1.0, plan.shares.row_energy, "row-energy")
+            rows = max(float(released[0]), 0.0) + std
         bound = plan.target.label_bound**2
-        std = self._std(bound, plan.shares.label_energy)
-        labels = max(exact.labels + std * rng.standard_normal(), 0.0) + 0.5 * std
+        released, std = self._release(np.array([exact.labels]), bound, plan.shares.label_energy, "label-energy")
+        labels = max(float(released[0]), 0.0) + 0.5 * std
         return min(max(rows / n, _SMALLEST), 1.0) * n, min(max(labels / n, _SMALLEST * bound), bound)
 
     def _public_whitening(self) -> _Whitening:
         """Whiten by the exact Hessian, without the directions in which there are no rows."""
         transform = public_whitener(self.data)
-        mean_square = max(1, transform.shape[1]) / self.plan.target.num_rows
-        bound = min(1.0, math.sqrt(self.plan.row_multiple * mean_square))
-        return _Whitening(transform, bound)
+        bound = math.sqrt(self.plan.row_multiple * max(1, transform.shape[1]) / self.plan.target.num_rows)
+        # Leverages are public: there is no need to allow for larger ones than there are.
+        longest = self.data.largest_norm(transform) * (1 + 1e-9) if transform.size else 0.0
+        return _Whitening(transform, max(min(bound, longest), _SMALLEST))
 
     def _private_whitening(self, row_energy: float) -> _Whitening:
         n, d = self.plan.target.num_rows, self.plan.target.num_columns
@@ -294,15 +304,15 @@ class _Run:
         """
         plan, d = self.plan, self.plan.target.num_columns
         sensitivity = shape.norm_bound**2
-        std = self._std(sensitivity, share)
-        gram, rng = self.data.gram(shape), self._stream("hessian", index)
+        gram = self.data.gram(shape)
         if plan.sketch_size is None:
-            released = gram + symmetric_noise(rng, d, std)
+            released, std = self._release(gram, sensitivity, share, "hessian", index)
         else:
             # Rows of norm 1 after division by the bound: gamma I keeps every eigenvalue over gamma.
             added = plan.eigenvalue_floor * sensitivity
             half: Array = np.linalg.cholesky(gram + added * np.eye(d)).T.astype(np.float64)
-            released = wishart_gram(rng, half, plan.sketch_size) / plan.sketch_size - added * np.eye(d)
+            sketch = wishart_gram(self._stream("sketch", index), half, plan.sketch_size)
+            released = sketch / plan.sketch_size - added * np.eye(d)
             std = added * math.sqrt(2.0 / plan.sketch_size)
         mean = min(max(float(np.trace(released)) / d, 0.0), trace_bound / d)
         centred = released - mean * np.eye(d)
@@ -330,9 +340,9 @@ class _Run:
             # Residuals of coefficients worth having are hardly ever larger than labels can be.
             clip = min(plan.residual_multiple * root_mean_square, plan.target.label_bound)
             sums = self.data.residual_sums(ResidualQuery(transform @ whitened, whitening.shape, clip))
-            rng = self._stream("round", t)
-            std = self._std(self._gradient_sensitivity(whitening.norm_bound, clip), gradient_shares[t])
-            solution = whitened + (sums.gradient + std * rng.standard_normal(width)) / slope
+            sensitivity = self._gradient_sensitivity(whitening.norm_bound, clip)
+            gradient, std = self._release(sums.gradient, sensitivity, float(gradient_shares[t]), "gradient", t)
+            solution = whitened + gradient / slope
             variance = (std / slope) ** 2
             if t == 0:
                 other_error = _FIRST_ROUND_ERROR * max(float(solution @ solution) / max(width, 1) - variance, 0.0)
@@ -344,8 +354,8 @@ class _Run:
             factors = shrink_factors(average, 1.0 / precision, strength, n * label_mean_square)
             whitened = factors * average
             if t + 1 < rounds:
-                std = self._std(clip**2, squares_share)
-                squares = max(sums.squares + std * rng.standard_normal(), std)
+                released, std = self._release(np.array([sums.squares]), clip**2, squares_share, "squares", t)
+                squares = max(float(released[0]), std)
                 root_mean_square = min(1.2 * root_mean_square, math.sqrt(squares / n))
         coefficients = transform @ whitened
         noise = (transform * (factors / max(precision, 1e-300))) @ transform.T
