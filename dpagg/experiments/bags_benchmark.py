@@ -3,13 +3,15 @@
 ``python -m dpagg.experiments.bags_benchmark`` makes 10,000,000 rows of 20 features, a key and a label as Parquet in a
 temporary directory, and takes turns: Spark's ``repartition`` by key with ``sortWithinPartitions``, then 50,000 bags of
 100 rows (both passes), then a whole release. It prints seconds, ratios, and the largest resident memory of the JVM and
-of a Python worker.
+of a Python worker. On a busy machine compare processor seconds: batches that go to and fro between two processes wait
+for each turn, which Spark alone does not.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 import threading
@@ -24,11 +26,32 @@ from dpagg.kernels.bags import BagLayout
 from dpagg.kernels.rows import RowRule
 from dpagg.kernels.streams import Secret
 from dpagg.runs.aggregate import run_aggregate
-from dpagg.spark.bagging import Ranking, rank_pass, routed_rows, weighted_bag_sums
+from dpagg.spark.bagging import Ranking, rank_pass, routed_rows
 from dpagg.spark.session import SessionSettings, spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+def processor_seconds() -> float:
+    """Return the processor seconds of this process and all its descendants, ended ones included (Linux)."""
+    parents: dict[int, int] = {}
+    used: dict[int, float] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:  # it ended meanwhile
+            continue
+        process = int(stat.parent.name)
+        parents[process] = int(fields[1])
+        used[process] = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    return sum(seconds for process, seconds in used.items() if _descends(process, os.getpid(), parents))
+
+
+def _descends(process: int, ancestor: int, parents: dict[int, int]) -> bool:
+    while process in parents and process != ancestor:
+        process = parents[process]
+    return process == ancestor
 
 
 class PeakMemory:
@@ -50,23 +73,19 @@ class PeakMemory:
         self._thread.join()
 
     def _watch(self) -> None:
-        own = str(Path("/proc/self").resolve().name)
         while not self._stop.wait(0.1):
-            parents: dict[str, str] = {}
-            sizes: dict[str, tuple[str, int]] = {}
+            parents: dict[int, int] = {}
+            sizes: dict[int, tuple[str, int]] = {}
             for status in Path("/proc").glob("[0-9]*/status"):
                 try:
                     fields = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)
-                except OSError:  # it ended meanwhile
+                except OSError:
                     continue
-                parents[status.parent.name] = fields.get("PPid", "0").strip()
-                size = int(fields.get("VmRSS", "0 kB").split()[0]) << 10
-                sizes[status.parent.name] = (fields["Name"].strip(), size)
+                process = int(status.parent.name)
+                parents[process] = int(fields["PPid"])
+                sizes[process] = (fields["Name"].strip(), int(fields.get("VmRSS", "0 kB").split()[0]) << 10)
             for process, (name, size) in sizes.items():
-                ancestor = process
-                while ancestor in parents and ancestor != own:
-                    ancestor = parents[ancestor]
-                if ancestor != own or process == own:
+                if process == os.getpid() or not _descends(process, os.getpid(), parents):
                     continue
                 if name == "java":
                     self.jvm = max(self.jvm, size)
@@ -101,6 +120,7 @@ def benchmark(
     by_size = -(-num_bags * bag_size * 8 * (num_columns + 2) // (256 << 20))
     tasks = max(tasks, by_size)
     seconds: dict[str, list[float]] = {}
+    processor: dict[str, list[float]] = {}
     memory: dict[str, list[int]] = {}
 
     def read() -> DataFrame:
@@ -108,30 +128,30 @@ def benchmark(
 
     def measure(name: str, run: Callable[[], object]) -> None:
         with PeakMemory() as peak:
-            begun = time.perf_counter()
+            begun, used = time.perf_counter(), processor_seconds()
             run()
             seconds.setdefault(name, []).append(time.perf_counter() - begun)
+            processor.setdefault(name, []).append(processor_seconds() - used)
         memory[name] = [max(a, b) for a, b in zip(memory.get(name, [0, 0]), (peak.jvm, peak.worker), strict=True)]
-        sys.stderr.write(f"{name}: {seconds[name][-1]:.1f} s\n")
+        sys.stderr.write(f"{name}: {seconds[name][-1]:.1f} s, processor {processor[name][-1]:.1f} s, {memory[name]}\n")
 
     def sort() -> None:
         df = read().repartition(tasks, "id").sortWithinPartitions("id")
         df.write.format("noop").mode("overwrite").save()
 
-    def bags(make: Callable[..., DataFrame], **options: bool) -> None:
+    def bags() -> None:
         ranking = Ranking(RowRule(config.encoding), "id", Secret.fresh(), "benchmark")
         counted = rank_pass(read(), ranking)
         layout = BagLayout.of(counted.counts, bag_size=bag_size, num_bags=num_bags, num_tasks=tasks)
-        make(read(), ranking, layout, **options).write.format("noop").mode("overwrite").save()
+        routed_rows(read(), ranking, layout, with_label=True).write.format("noop").mode("overwrite").save()
 
     for number in range(rounds):
         out = {"path": str(directory / f"out{number}")}
         this = config.model_copy(update={"output": config.output.model_copy(update=out)})
         measure("spark_repartition_and_sort", sort)
-        measure("bags", lambda: bags(routed_rows, with_label=True))
-        measure("weighted_bags", lambda: bags(weighted_bag_sums))
+        measure("bags", bags)
         measure("whole_release", partial(run_aggregate, spark, this))
-    base = min(seconds["spark_repartition_and_sort"])
+    base = "spark_repartition_and_sort"
     return {
         "rows": num_rows,
         "columns": num_columns,
@@ -139,7 +159,11 @@ def benchmark(
         "num_bags": num_bags,
         "tasks": tasks,
         "seconds": {name: [round(value, 2) for value in values] for name, values in seconds.items()},
-        "ratio_of_best": {name: round(min(values) / base, 2) for name, values in seconds.items()},
+        "ratio_of_best": {name: round(min(values) / min(seconds[base]), 2) for name, values in seconds.items()},
+        "processor_seconds": {name: [round(value, 2) for value in values] for name, values in processor.items()},
+        "processor_ratio_of_best": {
+            name: round(min(values) / min(processor[base]), 2) for name, values in processor.items()
+        },
         "peak_jvm_mib": {name: sizes[0] >> 20 for name, sizes in memory.items()},
         "peak_python_worker_mib": {name: sizes[1] >> 20 for name, sizes in memory.items()},
     }

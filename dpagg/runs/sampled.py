@@ -146,26 +146,31 @@ def make_sampled_plan(
             remedy="A delta of 1/n allows a mechanism that publishes one row; take 1/n^1.5 or less.",
         )
     if isinstance(mechanism, SampledNoisyWtdLagConfig):
-        event = noisy_event(config, mechanism)
-        return SampledPlan(table, rows, ranking, layout, counted.summary, event)
+        return SampledPlan(table, rows, ranking, layout, counted.summary, noisy_event(config, mechanism))
 
     factor = privacy.leverage_cap_factor
     cap = math.inf if factor is None else min(factor * config.encoding.num_columns / mechanism.bag_size, 1.0)
-    made = (weighted_bag_sums if with_labels else bag_leverages)(rows, ranking, layout)
-    sums = held_bags(made)
-    num_bags, largest = leverage_summary(sums, cap)
-    if num_bags == 0:
-        raise DataError(
-            f"every one of {layout.num_bags:,} bags has a row with a leverage over {cap:.3g}",
-            remedy="Merge rare categories, take larger bags, or raise privacy.leverage_cap_factor (none keeps all).",
-        )
+    sums = held_bags((weighted_bag_sums if with_labels else bag_leverages)(rows, ranking, layout))
+    settled = False
+    try:
+        num_bags, largest = leverage_summary(sums, cap)
+        if num_bags == 0:
+            raise DataError(
+                f"every one of {layout.num_bags:,} bags has a row with a leverage over {cap:.3g}",
+                remedy="Merge rare categories, take larger bags, or raise privacy.leverage_cap_factor (none: no cap).",
+            )
+        event = flag_event(config, mechanism, ranking.rule, largest)
+        settled = True
+    finally:
+        if not (settled and with_labels):
+            released_bags(sums)
     return SampledPlan(
         table=table,
         rows=rows,
         ranking=ranking,
         layout=layout,
         summary=counted.summary,
-        event=flag_event(config, mechanism, ranking.rule, largest),
+        event=event,
         bags_left_out=layout.num_bags - num_bags,
         largest_leverage=largest,
         leverage_cap=cap,

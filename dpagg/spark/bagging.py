@@ -9,6 +9,7 @@ the same order: bags depend on keys, the secret and nothing else.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, cast
@@ -17,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark import StorageLevel, TaskContext
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -31,13 +32,15 @@ from dpagg.kernels.bags import (
     key_bytes,
     weighted_bags,
 )
+from dpagg.kernels.encoding import encode_features
 from dpagg.kernels.rows import Block, RowRule, RowSummary
+from dpagg.kernels.schema import Numeric, Schema
 from dpagg.kernels.streams import Secret
 from dpagg.spark.engines import spark_faults, tree_merge
 from dpagg.spark.reading import quoted
 
-_KEY = "__dpagg_key"
-_ROUTED = "task int, rank bigint, tie bigint, row binary"
+_KEY, _KNOWN, _PLACED, _TASK = "__dpagg_key", "__dpagg_known", "__dpagg_placed", "__dpagg_task"
+_PLACE = "tasks array<int>, rank bigint, tie bigint"
 _WEIGHTED = "bag_id bigint, features array<double>, label double, noise double, leverage double"
 _LEVERAGES = "bag_id bigint, leverage double"
 _NOISY = "bag_id bigint, features array<array<double>>, weights array<double>, label double"
@@ -62,7 +65,7 @@ class Ranking:
     Attributes
     ----------
     rule : RowRule
-        Which rows take part, by features alone.
+        How rows are encoded; those with a missing feature that drops them take no part.
     row_id : str
         Name of the row key.
     secret : Secret
@@ -76,51 +79,60 @@ class Ranking:
     secret: Secret
     release_id: str
 
-    def ranks(self, batch: pa.RecordBatch, block: Block) -> NDArray[np.int64]:
-        """Return the ranks, shape (k, 2), of the rows of a block."""
-        return self.secret.ranks(self.release_id, key_bytes(batch.column(_KEY).filter(pa.array(block.selected))))
+    def keep(self, batch: pa.RecordBatch) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+        """Return which rows of a batch of `_ranked_by` take part, shape (k,), and the ranks, shape (j, 2), of these."""
+        kept = np.array(batch.column(_KNOWN).to_numpy(zero_copy_only=False), dtype=np.bool_)
+        judged = _judged_in_python(self.rule.schema)
+        if judged is not None:
+            kept &= encode_features(batch, judged)[1]
+        return kept, self.secret.ranks(self.release_id, key_bytes(batch.column(_KEY).filter(pa.array(kept))))
 
 
 def rank_pass(df: DataFrame, ranking: Ranking) -> RankPass:
     """Count the ranks of the rows that take part; labels are not read, and may be absent."""
-    rule = ranking.rule
 
     def partial(batches: Iterator[pa.RecordBatch]) -> RankPass:
         counts, summary = np.zeros(NUM_BUCKETS, dtype=np.int64), RowSummary()
         for batch in batches:
-            block = rule.features(batch)
-            summary = summary.add(block)
-            counts += np.bincount(bucket_of(ranking.ranks(batch, block)), minlength=NUM_BUCKETS)
+            kept, ranks = ranking.keep(batch)
+            summary = summary.merge(RowSummary(num_rows=len(ranks), num_missing=len(kept) - len(ranks)))
+            counts += np.bincount(bucket_of(ranks), minlength=NUM_BUCKETS)
         return RankPass(counts, summary)
 
-    return tree_merge(_keyed(df, ranking, with_label=False), partial)
+    return tree_merge(df.select(*_ranked_by(df, ranking)), partial)
 
 
 def routed_rows(df: DataFrame, ranking: Ranking, layout: BagLayout, *, with_label: bool) -> DataFrame:
     """Return the rows of all bags, each where its bag is made and in order of rank: the one shuffle.
 
-    Columns are the number of the task and the encoded row, shape (d,) or (d + 1,), as the bytes of its float64.
+    Columns are the number of the task and the features, and the label if it is asked for, as they were. Only what ranks
+    a row goes to Python before the shuffle, so that a row in no bag costs little.
     """
-    rule = ranking.rule
 
-    def route(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            block = rule.labelled(batch) if with_label else rule.features(batch)
-            ranks = ranking.ranks(batch, block)
+    def place(rows: pa.Array) -> pa.Array:
+        try:
+            kept, ranks = ranking.keep(pa.RecordBatch.from_struct_array(rows))
             positions, tasks = layout.route(ranks)
-            yield pa.RecordBatch.from_arrays(
-                [
-                    pa.array(tasks.astype(np.int32)),
-                    pa.array(ranks[positions, 0]),
-                    pa.array(ranks[positions, 1]),
-                    _packed(block.rows[positions]),
-                ],
-                names=["task", "rank", "tie", "row"],
+            counts = np.zeros(len(kept) + 1, dtype=np.int32)
+            counts[1:][kept] = np.bincount(positions, minlength=len(ranks))
+            full = np.zeros((len(kept), 2), dtype=np.int64)
+            full[kept] = ranks
+            lists = pa.ListArray.from_arrays(pa.array(np.cumsum(counts, dtype=np.int32)), pa.array(tasks, pa.int32()))
+            return pa.StructArray.from_arrays(
+                [lists, pa.array(full[:, 0]), pa.array(full[:, 1])], names=["tasks", "rank", "tie"]
             )
+        except Exception as error:  # any exception text may quote a cell
+            raise RuntimeError(f"ranking rows failed with {type(error).__name__}") from None
 
-    routed = _keyed(df, ranking, with_label=with_label).mapInArrow(_guarded(route), _ROUTED)
-    placed = routed.repartitionById(layout.num_tasks, F.col("task"))
-    return placed.sortWithinPartitions("rank", "tie").select("task", "row")
+    schema = ranking.rule.schema
+    names = [feature.name for feature in schema.features] + ([schema.label.name] if with_label else [])
+    columns = [F.col(quoted(name)) for name in names]
+    # Called indeterminate, it is not computed again for what the optimiser would infer from its result.
+    ranked = cast(Any, F).arrow_udf(place, _PLACE).asNondeterministic()
+    placed = df.select(*columns, ranked(F.struct(*_ranked_by(df, ranking))).alias(_PLACED))
+    routed = placed.select(F.explode(f"{_PLACED}.tasks").alias(_TASK), f"{_PLACED}.rank", f"{_PLACED}.tie", *columns)
+    there = routed.repartitionById(layout.num_tasks, F.col(_TASK))
+    return there.sortWithinPartitions("rank", "tie").select(_TASK, *columns)
 
 
 def bag_leverages(df: DataFrame, ranking: Ranking, layout: BagLayout) -> DataFrame:
@@ -129,8 +141,9 @@ def bag_leverages(df: DataFrame, ranking: Ranking, layout: BagLayout) -> DataFra
     def measure(bags: NDArray[np.int64], rows: NDArray[np.float64]) -> pa.RecordBatch:
         return _batch(_LEVERAGES, bags, bag_spaces(rows).leverages.max(axis=1))
 
-    width = ranking.rule.num_coordinates
-    return _bagwise(routed_rows(df, ranking, layout, with_label=False), layout, width, measure, _LEVERAGES)
+    return _bagwise(
+        routed_rows(df, ranking, layout, with_label=False), layout, ranking.rule.features, measure, _LEVERAGES
+    )
 
 
 def weighted_bag_sums(df: DataFrame, ranking: Ranking, layout: BagLayout) -> DataFrame:
@@ -147,8 +160,7 @@ def weighted_bag_sums(df: DataFrame, ranking: Ranking, layout: BagLayout) -> Dat
         labels = drawn.labels + center * drawn.features[:, 0] if center else drawn.labels
         return _batch(_WEIGHTED, bags, _lists(drawn.features), labels, drawn.noise, drawn.leverages)
 
-    width = ranking.rule.num_coordinates + 1
-    return _bagwise(routed_rows(df, ranking, layout, with_label=True), layout, width, draw, _WEIGHTED)
+    return _bagwise(routed_rows(df, ranking, layout, with_label=True), layout, ranking.rule.labelled, draw, _WEIGHTED)
 
 
 def held_bags(bags: DataFrame) -> DataFrame:
@@ -186,26 +198,40 @@ def noisy_label_bags(df: DataFrame, ranking: Ranking, layout: BagLayout, labels:
         weights, sums = labels.draw(rows[:, :, -1] + center, bag_streams(secret, release_id, bags))
         return _batch(_NOISY, bags, _lists(rows[:, :, :-1]), _lists(weights), sums)
 
-    width = ranking.rule.num_coordinates + 1
-    return _bagwise(routed_rows(df, ranking, layout, with_label=True), layout, width, draw, _NOISY)
+    return _bagwise(routed_rows(df, ranking, layout, with_label=True), layout, ranking.rule.labelled, draw, _NOISY)
 
 
-def _keyed(df: DataFrame, ranking: Ranking, *, with_label: bool) -> DataFrame:
-    """The columns that a pass needs, the row key in a type whose values have one spelling as bytes."""
-    name, schema = ranking.row_id, ranking.rule.schema
-    kind, key = df.schema[name].dataType, F.col(quoted(name))
+def _ranked_by(df: DataFrame, ranking: Ranking) -> list[Column]:
+    """What decides whether a row takes part, and its rank: key, whether its numbers are known, and other features.
+
+    A row takes part as `encode_features` decides; were this a different decision, the tasks' counts would tell.
+    """
+    kind, key = df.schema[ranking.row_id].dataType, F.col(quoted(ranking.row_id))
     if isinstance(kind, T.IntegralType):
         key = key.cast("bigint")
     elif not isinstance(kind, T.StringType | T.BinaryType):
         key = key.cast("string")
-    columns = [feature.name for feature in schema.features] + ([schema.label.name] if with_label else [])
-    return df.select(key.alias(_KEY), *(F.col(quoted(column)) for column in columns))
+    known = F.lit(True)
+    for feature in ranking.rule.schema.features:
+        if isinstance(feature, Numeric) and feature.missing == "drop":
+            cell = F.col(quoted(feature.name))
+            finite = cell.isNotNull() & ~F.isnan(cell) & (F.abs(cell) < F.lit(math.inf))
+            known = known & finite
+    judged = _judged_in_python(ranking.rule.schema)
+    others = [] if judged is None else [F.col(quoted(feature.name)) for feature in judged.features]
+    return [key.alias(_KEY), known.alias(_KNOWN), *others]
+
+
+def _judged_in_python(schema: Schema) -> Schema | None:
+    """The features whose missing values leave a row out and that Spark does not judge; None if there are none."""
+    found = tuple(each for each in schema.features if not isinstance(each, Numeric) and each.missing == "drop")
+    return Schema(found, schema.label) if found else None
 
 
 def _bagwise(
     routed: DataFrame,
     layout: BagLayout,
-    width: int,
+    encode: Callable[[pa.RecordBatch], Block],
     make: Callable[[NDArray[np.int64], NDArray[np.float64]], pa.RecordBatch],
     schema: str,
 ) -> DataFrame:
@@ -217,9 +243,9 @@ def _bagwise(
 
         def blocks() -> Iterator[NDArray[np.float64]]:
             for batch in batches:
-                if not bool((np.asarray(batch.column(0)) == task).all()):
+                if not bool((np.asarray(batch.column(_TASK)) == task).all()):
                     raise RuntimeError("a row came to a task that does not make its bag")
-                yield _unpacked(batch.column(1), width)
+                yield encode(batch).rows
 
         for bags, rows in layout.bags(task, blocks()):
             yield make(bags, rows)
@@ -239,24 +265,6 @@ def _guarded(
             raise RuntimeError(f"making bags failed with {type(error).__name__}") from None
 
     return quiet
-
-
-def _packed(rows: NDArray[np.float64]) -> pa.Array:
-    """Rows as one binary cell each: Spark carries them faster than columns, and their width is no matter."""
-    count, width = rows.shape
-    offsets = np.arange(count + 1, dtype=np.int32) * np.int32(8 * width)
-    data = pa.py_buffer(np.ascontiguousarray(rows, dtype="<f8"))
-    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), data])
-
-
-def _unpacked(cells: pa.Array, width: int) -> NDArray[np.float64]:
-    """Undo `_packed`."""
-    _, offsets, data = cells.buffers()
-    if len(cells) == 0:
-        return np.zeros((0, width))
-    kind = np.int64 if pa.types.is_large_binary(cells.type) else np.int32
-    start = int(np.frombuffer(offsets, dtype=kind)[cells.offset])
-    return np.frombuffer(data, dtype="<f8", count=len(cells) * width, offset=start).reshape(len(cells), width)
 
 
 def _lists(values: NDArray[np.float64]) -> pa.Array:

@@ -133,8 +133,7 @@ def test_keys_of_every_type_make_bags(spark, table, cast):
         df = df.withColumn("id", df["id"].cast("string").cast(cast) if cast == "binary" else df["id"].cast(cast))
     how = ranking()
     rows = routed_rows(df, how, laid_out(df, how), with_label=False)
-    bags = np.stack([np.frombuffer(row.row) for row in rows.collect()])
-    assert len(bags) >= NUM_BAGS * BAG_SIZE and np.isfinite(bags).all()
+    assert rows.count() >= NUM_BAGS * BAG_SIZE
     assert weighted_bag_sums(df, how, laid_out(df, how)).count() == NUM_BAGS
 
 
@@ -143,7 +142,7 @@ def test_one_shuffle_and_no_secret_in_the_plan(spark, table):
     sums = weighted_bag_sums(df, how, laid_out(df, how))
     plan = sums._jdf.queryExecution().toString()
     executed = sums._jdf.queryExecution().executedPlan().toString()
-    assert executed.count("Exchange") == 1
+    assert executed.count("Exchange") == 1 and executed.count("ArrowEvalPython") == 1
     key = how.secret._key
     for text in (key.hex(), str(int.from_bytes(key, "little")), repr(key)[2:-1]):
         assert text not in plan
