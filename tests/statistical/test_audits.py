@@ -217,16 +217,16 @@ WEAK = {
         100_000,
     ),
     "label gaussian, noise 20 % lower": (lambda: label_gaussian(**CLAIM), scaled(0.8, "label-gaussian"), 150_000),
-    "label gaussian, labels in twice the range": (lambda: label_gaussian(range_factor=2.0, **CLAIM), SECRET, 100_000),
+    "label gaussian, labels in twice the range": (lambda: label_gaussian(range_factor=2.0, **CLAIM), SECRET, 30_000),
     "gradient descent, noise 20 % lower": (
         lambda: noisy_gradient_descent(**CLAIM),
         scaled(0.8, "dp-gd"),
-        150_000,
+        100_000,
     ),
     "gradient descent, clipped twice as far": (
         lambda: noisy_gradient_descent(range_factor=2.0, **CLAIM),
         SECRET,
-        100_000,
+        30_000,
     ),
 }
 
