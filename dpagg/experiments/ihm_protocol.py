@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import dpagg
+from dpagg.errors import ConfigError
 from dpagg.experiments.ihm_report import summarise, write_report
 from dpagg.experiments.regimes import REGIMES, regime_rows
 from dpagg.experiments.uci import Split, available_sets, load_rows, paper_split
@@ -129,11 +130,11 @@ def reproduce_ihm(
     ------
     DataError
         If a set is not there or cannot be read.
-    ValueError
-        If there is no trial or no epsilon.
+    ConfigError
+        If there are fewer than two trials, no epsilon, or one that is not positive.
     """
     if trials < 2 or not epsilons:
-        raise ValueError(f"expected at least two trials and one epsilon, got {trials} and {len(epsilons)}")
+        raise ConfigError(f"expected at least two trials and one epsilon, got {trials} and {len(epsilons)}")
     names = available_sets(data_dir, sets)
     chosen = names + (list(REGIMES) if synthetic else [])
     settings = {"trials": trials, "seed": seed, "splits": _NUM_SPLITS, "version": dpagg.__version__}

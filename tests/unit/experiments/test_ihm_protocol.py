@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpagg.errors import DataError
+from dpagg.errors import ConfigError, DataError
 from dpagg.experiments import ihm_protocol
 from dpagg.experiments.ihm_protocol import METHODS, reproduce_ihm
 from dpagg.experiments.ihm_report import summarise
@@ -106,6 +106,12 @@ def test_refuses_sets_that_are_not_there_and_says_where_to_get_them(folder: Path
     with pytest.raises(DataError, match="mine"):
         reproduce_ihm(folder, sets=["mine"])
     assert len(KNOWN_SETS) == 33
+
+
+def test_refuses_settings_out_of_range(folder: Path) -> None:
+    for wrong in ({"trials": 1}, {"epsilons": ()}, {"epsilons": (-1.0,)}):
+        with pytest.raises(ConfigError):
+            reproduce_ihm(folder, **({"trials": 2} | wrong))
 
 
 def test_synthetic_regimes_are_what_they_are_called_and_do_not_count() -> None:
