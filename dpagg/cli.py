@@ -55,7 +55,7 @@ def run(arguments: list[str] | None) -> int:
         _complain(str(error))
         return error.exit_code
     except (KeyboardInterrupt, typer.Abort):
-        _complain("interrupted; nothing was published")
+        _complain("interrupted; no release was published unless it says so above")
         return 130
     except Exception as error:
         if hasattr(error, "show") and hasattr(error, "exit_code"):  # usage; typer brings its own copy of click
@@ -66,8 +66,10 @@ def run(arguments: list[str] | None) -> int:
         while trace is not None and trace.tb_next is not None:
             trace = trace.tb_next
         place = f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}" if trace is not None else "?"
-        _complain(f"unforeseen {type(error).__name__} at {place}; nothing was published. Please report it.")
+        _complain(f"unforeseen {type(error).__name__} at {place}; please report it.")
         return 1
+    if outcome == 130:  # typer's own answer to an interrupt
+        _complain("interrupted; no release was published unless it says so above")
     return outcome if isinstance(outcome, int) else 0
 
 
@@ -253,6 +255,8 @@ def _spark(verbose: bool) -> SparkSession:
     logging.basicConfig(
         level=logging.INFO if verbose else logging.WARNING, stream=sys.stderr, format="%(levelname)s %(message)s"
     )
+    # An interrupt ends the conversation with the JVM in the middle of a word, at length.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
     from dpagg.spark.session import spark_session
 
     return spark_session()

@@ -23,8 +23,9 @@ from dpagg.runs.calibrated import Calibrated
 from dpagg.runs.plan import Plan, make_plan
 from dpagg.runs.release_facts import input_terms, release_facts
 from dpagg.runs.sampled import run_sampled
-from dpagg.spark.delta import CERTIFICATE_FILE, drawn_bags, publish, published_certificate
+from dpagg.spark.delta import CERTIFICATE_FILE, check_output, drawn_bags, publish, published_certificate
 from dpagg.spark.engines import labelled_pass, plain_sums_pass, weighted_sums_pass
+from dpagg.spark.files import qualified
 from dpagg.spark.reading import InputTable, read_table
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def run_aggregate(spark: SparkSession, config: AggregateConfig, *, insecure_seed
         As `dpagg.runs.plan.make_plan`; or if the input changed while the release was drawn.
     """
     table = read_table(spark, config.input)
-    release_id = _release_id(config, table, insecure_seed)
+    release_id = _release_id(spark, config, table, insecure_seed)
     earlier = published_certificate(spark, config.output.path)
     if earlier is not None:
         if earlier.get("release_id") != release_id:
@@ -118,6 +119,7 @@ def run_aggregate(spark: SparkSession, config: AggregateConfig, *, insecure_seed
         _LOG.info("the release is published already; nothing was drawn")
         return AggregateResult(config.output.path, earlier, is_new=False)
 
+    check_output(spark, config.output.path)
     secret = Secret.fresh() if insecure_seed is None else Secret.insecure(insecure_seed)
     if isinstance(config.mechanism, SampledConfig):
         promise = run_sampled(spark, config, table, secret, release_id)
@@ -225,8 +227,13 @@ def _floor_facts(settled: Calibrated, drawn: _Drawn) -> dict[str, Any]:
     }
 
 
-def _release_id(config: AggregateConfig, table: InputTable, insecure_seed: int | None) -> str:
-    identity = json.dumps([config.digest(), table.version, config.output.path, insecure_seed], sort_keys=True)
+def _release_id(spark: SparkSession, config: AggregateConfig, table: InputTable, insecure_seed: int | None) -> str:
+    """Name the request: what is asked of which input for which output, however their paths are written."""
+    asked = config.public_dict()
+    del asked["performance"], asked["output"], asked["input"]["path"]
+    identity = json.dumps(
+        [asked, table.version, qualified(spark, config.output.path), insecure_seed], sort_keys=True, ensure_ascii=False
+    )
     return hashlib.sha256(identity.encode()).hexdigest()
 
 

@@ -10,7 +10,7 @@ the same order: bags depend on keys, the secret and nothing else.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -36,7 +36,7 @@ from dpagg.kernels.encoding import encode_features
 from dpagg.kernels.rows import Block, RowRule, RowSummary
 from dpagg.kernels.schema import Numeric, Schema
 from dpagg.kernels.streams import Secret
-from dpagg.spark.engines import spark_faults, tree_merge
+from dpagg.spark.engines import map_in_arrow, spark_faults, tree_merge
 from dpagg.spark.reading import quoted
 
 _KEY, _KNOWN, _PLACED, _TASK = "__dpagg_key", "__dpagg_known", "__dpagg_placed", "__dpagg_task"
@@ -250,17 +250,17 @@ def _bagwise(
         for bags, rows in layout.bags(task, blocks()):
             yield make(bags, rows)
 
-    return routed.mapInArrow(_guarded(cut), schema)
+    return map_in_arrow(routed, _guarded(cut), schema)
 
 
 def _guarded(
     function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
-) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Let no value that a task met reach a log: Spark writes a task's exception to disk."""
 
-    def quiet(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def quiet(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:
-            yield from function(iter(batches))
+            yield from function(batches)
         except Exception as error:  # any exception text may quote a cell
             raise RuntimeError(f"making bags failed with {type(error).__name__}") from None
 

@@ -12,9 +12,21 @@ from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from dpagg.errors import ConfigError, DataError
+from dpagg.errors import ConfigError, DataError, EnvironmentFault
 from dpagg.kernels.weights import Finish
 from dpagg.spark.engines import spark_faults
+from dpagg.spark.files import (
+    file_system,
+    hadoop_path,
+    is_empty_folder,
+    move_new,
+    read_text,
+    remove,
+    remove_abandoned,
+    staging_path,
+)
+from dpagg.spark.files import qualified as _qualified
+from dpagg.spark.files import write_text as _write_text
 
 CERTIFICATE_PROPERTY = "dpagg.certificate"
 # The underscore keeps VACUUM from removing the file and readers from taking it for data.
@@ -49,40 +61,57 @@ def drawn_bags(spark: SparkSession, finish: Finish, sums: NDArray[np.float64] | 
 def publish(df: DataFrame, path: str, certificate: dict[str, Any], comments: dict[str, str]) -> None:
     """Write the release to a new Delta table at `path`, certificate in its properties and beside its data.
 
+    Everything is written to a folder of this run's own beside the path and moved there at once, so that a release is
+    complete or absent, and of two runs with one path one keeps nothing.
+
     Raises
     ------
     ConfigError
-        If something exists at the path.
+        If something is at the path by now.
     EnvironmentFault
-        If the write fails; the table then does not exist.
+        If the write fails; nothing of it is then left, unless the process was killed.
     """
     spark = df.sparkSession
     text = _text(certificate)
     commented = df.select(*(F.col(name).alias(name, metadata={"comment": comments[name]}) for name in df.columns))
-    with spark_faults():
-        (
-            commented.writeTo(f"delta.`{_qualified(spark, path)}`")
-            .using("delta")
-            .tableProperty(CERTIFICATE_PROPERTY, text)
-            .create()
-        )
-        write_certificate_file(spark, path, text)
+    target = _qualified(spark, path)
+    staging = _new_staging(spark, path, target)
+    try:
+        with spark_faults("while the release was written", path="output.path"):
+            table = staging.replace("`", "``")
+            writer = commented.writeTo(f"delta.`{table}`").using("delta")
+            writer.tableProperty(CERTIFICATE_PROPERTY, text).create()
+            _write_text(spark, f"{staging}/{CERTIFICATE_FILE}", text)
+        move_new(spark, staging, target, path)
+    finally:
+        remove(spark, staging)
 
 
-def write_certificate_file(spark: SparkSession, path: str, text: str) -> None:
-    """Put the certificate beside the data, on whatever file system the table is."""
-    jvm: Any = spark.sparkContext._jvm
-    folder = jvm.org.apache.hadoop.fs.Path(path)
-    target = jvm.org.apache.hadoop.fs.Path(folder, CERTIFICATE_FILE)
-    stream = _file_system(spark, path).create(target, True)
-    stream.write(text.encode())
-    stream.close()
+def check_output(spark: SparkSession, path: str) -> None:
+    """Make sure that something can be written beside the path, before any label is read; clear what a kill left.
+
+    Raises
+    ------
+    EnvironmentFault
+        If it can't.
+    """
+    target = _qualified(spark, path)
+    remove_abandoned(spark, target)
+    remove(spark, _new_staging(spark, path, target))
+
+
+def _new_staging(spark: SparkSession, path: str, target: str) -> str:
+    staging = staging_path(target)
+    with spark_faults(f"while a folder beside {path} was made", path="output.path"):
+        if not file_system(spark, staging).mkdirs(hadoop_path(spark, staging)):
+            raise EnvironmentFault(f"no folder can be made beside {path}", path="output.path")
+    return staging
 
 
 def exists(spark: SparkSession, path: str) -> bool:
     """Return whether anything is at the path."""
-    jvm: Any = spark.sparkContext._jvm
-    return bool(_file_system(spark, path).exists(jvm.org.apache.hadoop.fs.Path(path)))
+    with spark_faults(f"while {path} was looked for"):
+        return bool(file_system(spark, path).exists(hadoop_path(spark, path)))
 
 
 def read_certificate(spark: SparkSession, path: str) -> dict[str, Any]:
@@ -112,7 +141,7 @@ def published_certificate(spark: SparkSession, path: str) -> dict[str, Any] | No
     ConfigError
         If something is there that is not a finished release.
     """
-    if not exists(spark, path):
+    if not exists(spark, path) or is_empty_folder(spark, path):
         return None
     found = _property(spark, path) if _is_table(spark, path) else None
     if found is None:
@@ -122,9 +151,9 @@ def published_certificate(spark: SparkSession, path: str) -> dict[str, Any] | No
             remedy="Choose a new path. If an interrupted run left it, its files may hold rows of a release that was "
             "never finished: remove them, and count that release as made if anybody could read them.",
         )
-    if not exists(spark, f"{path}/{CERTIFICATE_FILE}"):
-        with spark_faults():
-            write_certificate_file(spark, path, _text(found))
+    if read_text(spark, f"{path}/{CERTIFICATE_FILE}") != _text(found):
+        with spark_faults("while the certificate file was mended", path="output.path"):
+            _write_text(spark, f"{path}/{CERTIFICATE_FILE}", _text(found))
     return found
 
 
@@ -157,15 +186,3 @@ def _batch(finish: Finish, chunk: int, sums: NDArray[np.float64] | None) -> pa.R
     return pa.RecordBatch.from_arrays(
         [pa.array(np.arange(bags.start, bags.stop)), rows, pa.array(labels)], schema=_SCHEMA
     )
-
-
-def _qualified(spark: SparkSession, path: str) -> str:
-    """A path with its file system: a relative one is no table name."""
-    jvm: Any = spark.sparkContext._jvm
-    return str(_file_system(spark, path).makeQualified(jvm.org.apache.hadoop.fs.Path(path)).toString())
-
-
-def _file_system(spark: SparkSession, path: str) -> Any:
-    jvm: Any = spark.sparkContext._jvm
-    configuration = cast(Any, spark.sparkContext._jsc).hadoopConfiguration()
-    return jvm.org.apache.hadoop.fs.Path(path).getFileSystem(configuration)

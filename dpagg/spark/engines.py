@@ -14,12 +14,12 @@ from typing import Any, Protocol, Self, TypeVar, cast
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pyspark import TaskContext
+from pyspark import RDD, TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from dpagg.errors import DpaggError, EnvironmentFault
+from dpagg.errors import DataError, DpaggError, EnvironmentFault
 from dpagg.kernels.factor import Factor
 from dpagg.kernels.moments import LabelMoments
 from dpagg.kernels.rows import Block, RowRule, RowSummary
@@ -37,6 +37,9 @@ class _Mergeable(Protocol):
 
 
 M = TypeVar("M", bound=_Mergeable)
+S = TypeVar("S")
+T = TypeVar("T")
+U = TypeVar("U")
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,7 @@ def unit_pass(df: DataFrame, rule: RowRule) -> float:
 
     with spark_faults():
         owner_type = df.schema[UNIT_COLUMN].dataType.simpleString()
-        leverages = df.mapInArrow(cast(Any, rows_of), f"unit {owner_type}, leverage double")
+        leverages = map_in_arrow(df, rows_of, f"unit {owner_type}, leverage double")
         largest = leverages.groupBy("unit").agg(F.sum("leverage").alias("sum")).agg(F.max("sum")).first()
     # Sums of floats depend on their order in the last bits.
     return 0.0 if largest is None or largest[0] is None else float(largest[0]) * (1.0 + 1e-12)
@@ -219,33 +222,64 @@ def table_factor(
     return factor.canonical(), factor.num_rows
 
 
+def map_in_arrow(
+    df: DataFrame, function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], schema: str
+) -> DataFrame:
+    """Return ``df.mapInArrow(function, schema)`` for any names of columns: Spark's own stumbles over a dot in one."""
+    names = df.columns
+
+    def renamed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return function(batch.rename_columns(names) for batch in batches)
+
+    return df.toDF(*(f"c{position}" for position in range(len(names)))).mapInArrow(cast(Any, renamed), schema)
+
+
 def tree_merge(df: DataFrame, partial: Callable[[Iterator[pa.RecordBatch]], M]) -> M:
     """Run `partial` once a partition and merge the results up a tree: any commutative monoid of kernels."""
 
-    def states(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield pa.RecordBatch.from_pydict({"state": [pickle.dumps(_guarded(partial, iter(batches)))]})
-
-    def merge(left: M | None, right: M | None) -> M | None:
-        if left is None or right is None:
-            return right if left is None else left
-        return left.merge(right)
+    def states(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pydict({"state": [pickle.dumps(guarded(partial, iter(batches)))]})
 
     with spark_faults():
-        rdd = df.mapInArrow(cast(Any, states), "state binary").rdd
-        merged = rdd.map(lambda row: pickle.loads(row.state)).treeAggregate(None, merge, merge)
+        rdd = map_in_arrow(df, states, "state binary").rdd
+        merged = merge_up(rdd.map(lambda row: pickle.loads(row.state)), lambda left, right: left.merge(right))
     return merged if merged is not None else partial(iter(()))
 
 
-def _guarded(partial: Callable[[Iterator[pa.RecordBatch]], M], batches: Iterator[pa.RecordBatch]) -> M:
+def merge_up(states: RDD[S], merge: Callable[[S, S], S]) -> S | None:
+    """Merge states up a tree; None if there are none."""
+
+    def merge_found(left: S | None, right: S | None) -> S | None:
+        if left is None or right is None:
+            return right if left is None else left
+        return merge(left, right)
+
+    with spark_faults():
+        merged: S | None = states.treeAggregate(None, merge_found, merge_found)
+    return merged
+
+
+def guarded(kernel: Callable[[T], U], given: T) -> U:
     """Run a kernel so that no value it met reaches a log: Spark writes a task's exception to disk."""
     try:
-        return partial(batches)
+        return kernel(given)
     except Exception as error:  # any exception text may quote a cell
         raise RuntimeError(f"a pass over the rows failed with {type(error).__name__}") from None
 
 
 class spark_faults:
-    """Turn what Spark raises into an `EnvironmentFault` without its text, which may quote rows."""
+    """Turn what Spark raises into an `EnvironmentFault` without its text, which may quote rows.
+
+    Parameters
+    ----------
+    when : str
+        What was being done.
+    path : str, optional
+        Setting concerned.
+    """
+
+    def __init__(self, when: str = "in the middle of a pass", path: str | None = None) -> None:
+        self._when, self._path = when, path
 
     def __enter__(self) -> None:
         """Do nothing."""
@@ -254,9 +288,29 @@ class spark_faults:
         """Replace an exception of Spark or of its gateway."""
         if error is None or isinstance(error, DpaggError) or not isinstance(error, Exception):
             return
-        if isinstance(error, PySparkException) or type(error).__module__.startswith("py4j"):
-            raise EnvironmentFault(
-                f"Spark stopped in the middle of a pass ({type(error).__name__})",
-                remedy="Its text is withheld because it may quote rows. Look for a lost executor, a full disk or too "
-                "little memory in the Spark UI, then run again: nothing was published.",
+        if not (isinstance(error, PySparkException) or type(error).__module__.startswith("py4j")):
+            return
+        # The text is searched for what Spark itself says, and never shown.
+        text = str(error)
+        if any(word in text for word in _UNREADABLE):
+            raise DataError(
+                f"an input file can't be read {self._when}", path="input.path", remedy="Is one cut short or damaged?"
             ) from None
+        full = "No space left on device" in text
+        raise EnvironmentFault(
+            f"no space is left on a disk {self._when}" if full else f"Spark stopped {self._when} ({_kind(error)})",
+            path=self._path,
+            remedy="Free some and run again."
+            if full
+            else "Its text is withheld because it may quote rows. Look for a lost executor, a full disk, a folder that "
+            "can't be written or too little memory in the Spark UI, then run again.",
+        ) from None
+
+
+# What Spark, Hadoop and Parquet say of a damaged file.
+_UNREADABLE = ("FAILED_READ_FILE", "CANNOT_READ_FILE_FOOTER", "Unexpected end of input stream", "ZipException")
+
+
+def _kind(error: Exception) -> str:
+    condition = error.getCondition() if isinstance(error, PySparkException) else None
+    return condition or type(error).__name__

@@ -23,6 +23,7 @@ from pyspark.sql import types as T
 
 from dpagg.errors import DataError, DpaggError, EnvironmentFault
 from dpagg.kernels.encoding import Numeric, Schema
+from dpagg.spark.files import qualified
 
 # Conditions and classes by which Spark says that stored data, not the cluster, is at fault.
 _BAD_FILE = (
@@ -317,7 +318,7 @@ def _check_format(spark: SparkSession, source: TableSource) -> None:
 
 
 def _delta_version(spark: SparkSession, source: TableSource, version: int | None) -> dict[str, Any]:
-    table = f"delta.{quoted(source.path)}"
+    table = f"delta.{quoted(qualified(spark, source.path))}"
     detail = spark.sql(f"DESCRIBE DETAIL {table}").select("id").first()
     latest = spark.sql(f"DESCRIBE HISTORY {table} LIMIT 1").select("version").first()
     if detail is None or latest is None:

@@ -197,6 +197,8 @@ def _properties(settings: SessionSettings, master: str) -> dict[str, str]:
         "spark.master": master,
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
+        # pandas writes timestamps in nanoseconds, which would make the whole file unreadable.
+        "spark.sql.legacy.parquet.nanosAsLong": "true",
         # Spark's bar writes over a table or a bar of our own unless both know of the terminal.
         "spark.ui.showConsoleProgress": "false",
         **{f"spark.executorEnv.{name}": "1" for name in _BLAS_THREADS},
@@ -248,7 +250,8 @@ def _start(conf: SparkConf) -> SparkSession:
     except Exception as fault:
         # Nothing has been read yet, so the text holds settings only; it is what one needs to mend them.
         raise EnvironmentFault(
-            f"Spark does not start: {_first_line(fault)}", remedy="`dpagg doctor` says what is missing."
+            f"Spark does not start: {_first_line(fault)}",
+            remedy="Look at the space and rights of the temporary directory, and at the memory.",
         ) from fault
     atexit.register(_stop, context, os.getpid())
     return session

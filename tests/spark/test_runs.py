@@ -1,6 +1,7 @@
 """Whole runs in the shared session, as the command line makes them: releases, plans, and every kind of bad input."""
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -145,6 +146,9 @@ def test_the_same_release_is_recognised_and_another_is_refused(attempt, tmp_path
     assert code == 0 and "earlier" in json.loads(out)["published"]
     np.testing.assert_array_equal(released(tmp_path)[0], before[0])
     assert certificate(tmp_path)["epsilon"] == 1.0  # mended
+    here = os.path.relpath(tmp_path)
+    code, out, _ = attempt(input__path=f"./{here}/table.parquet", output__path=f"{here}/../{tmp_path.name}/out/")
+    assert code == 0 and "earlier" in json.loads(out)["published"]
     code, _, err = attempt(privacy__epsilon=2.0)
     assert code == 2 and "output.path" in err and "another release" in err
 
@@ -291,8 +295,6 @@ def test_values_outside_the_bounds_are_clipped_and_nobody_is_told(attempt, tmp_p
 
 def test_no_label_is_in_a_certificate(attempt, tmp_path):
     """One label changes in length and value, the file's time of modification doesn't: the promise is the same text."""
-    import os
-
     promises = []
     for label in (0.0, 10.0, 49.123456789, None):
         table = frame()
@@ -358,6 +360,28 @@ def test_constant_and_collinear_columns_cost_a_direction_not_the_release(attempt
         assert promise["rank"] == 3 and sums.shape == (100, 5)
         np.testing.assert_allclose(sums[:, 1], sums[:, 3], atol=1e-9)
         np.testing.assert_allclose(sums[:, 4], -0.4 * sums[:, 0], atol=1e-9)
+
+
+def test_names_with_dots_backticks_and_spaces(attempt, tmp_path):
+    names = {"price": "unit.price", "device": "de`vice", "sale": "sale amount.", "key": "the.key"}
+    table = frame().rename(columns=names)
+    changes = {
+        "schema__features__0__name": "unit.price",
+        "schema__features__1__name": "de`vice",
+        "schema__label__name": "sale amount.",
+        "input__row_id": "the.key",
+        "mechanism__num_bags": 20,
+    }
+    for engine in ("factor", "rows"):
+        promise, (features, _) = _drawn(attempt, tmp_path, table, **changes, performance={"engine": engine})
+        assert promise["num_rows"] == NUM_ROWS and features.shape == (20, 3)
+
+
+def test_a_delta_table_at_a_relative_path(attempt, tmp_path, spark):
+    spark.createDataFrame(frame()).write.format("delta").save(str(tmp_path / "table"))
+    code, _, err = attempt(input={"path": f"{os.path.relpath(tmp_path)}/table", "format": "delta", "row_id": "key"})
+    assert (code, err) == (0, "")
+    assert certificate(tmp_path)["input_version"]["version"] == 0
 
 
 def test_an_intercept_alone_gives_a_mean(attempt, tmp_path):

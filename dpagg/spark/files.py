@@ -1,0 +1,163 @@
+"""Files on whatever file system Spark reaches, through Hadoop's own interface."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import socket
+from contextlib import suppress
+from typing import Any, cast
+
+from py4j.protocol import Py4JError
+from pyspark.sql import SparkSession
+
+from dpagg.errors import ConfigError, EnvironmentFault
+
+_UNFINISHED = ".unfinished"
+
+
+def hadoop_path(spark: SparkSession, path: str) -> Any:
+    """Return a Hadoop path."""
+    jvm: Any = spark.sparkContext._jvm
+    return jvm.org.apache.hadoop.fs.Path(path)
+
+
+def file_system(spark: SparkSession, path: str) -> Any:
+    """Return the file system of a path."""
+    configuration = cast(Any, spark.sparkContext._jsc).hadoopConfiguration()
+    return hadoop_path(spark, path).getFileSystem(configuration)
+
+
+def qualified(spark: SparkSession, path: str) -> str:
+    """Return a path with its file system, in one spelling: ``out``, ``./out/`` and its absolute path are the same.
+
+    Raises
+    ------
+    EnvironmentFault
+        If there is no such file system.
+    """
+    try:
+        return str(file_system(spark, path).makeQualified(hadoop_path(spark, path)).toString())
+    except Py4JError:
+        raise EnvironmentFault(
+            f"{path} is on no file system that Spark knows",
+            remedy="Check the spelling of the scheme, and that its connector is among Spark's jars.",
+        ) from None
+
+
+def is_empty_folder(spark: SparkSession, path: str) -> bool:
+    """Return whether the path is a folder without anything in it."""
+    files = file_system(spark, path)
+    where = hadoop_path(spark, path)
+    return bool(files.getFileStatus(where).isDirectory()) and len(files.listStatus(where)) == 0
+
+
+def read_text(spark: SparkSession, path: str) -> str | None:
+    """Return the text of a small file, None if there is none or it isn't text."""
+    jvm: Any = spark.sparkContext._jvm
+    try:
+        stream = file_system(spark, path).open(hadoop_path(spark, path))
+    except Py4JError:
+        return None
+    try:
+        return bytes(jvm.org.apache.commons.io.IOUtils.toByteArray(stream)).decode()
+    except (Py4JError, UnicodeDecodeError):
+        return None
+    finally:
+        stream.close()
+
+
+def write_text(spark: SparkSession, path: str, text: str) -> None:
+    """Write a small file whole: to another name first, then moved."""
+    files, partial = file_system(spark, path), f"{path}{_UNFINISHED}"
+    stream = files.create(hadoop_path(spark, partial), True)
+    stream.write(text.encode())
+    stream.close()
+    files.delete(hadoop_path(spark, path), False)
+    files.rename(hadoop_path(spark, partial), hadoop_path(spark, path))
+
+
+def staging_path(target: str) -> str:
+    """Return a name beside the target for what isn't finished, one for each run; readers skip names with a dot."""
+    parent, _, name = target.rstrip("/").rpartition("/")
+    return f"{parent}/.{name}.{_host()}-{os.getpid()}-{secrets.token_hex(4)}{_UNFINISHED}"
+
+
+def remove_abandoned(spark: SparkSession, target: str) -> None:
+    """Remove what runs on this machine that were killed left beside the target."""
+    parent, _, name = target.rstrip("/").rpartition("/")
+    files = file_system(spark, target)
+    with suppress(Py4JError):
+        if not files.exists(hadoop_path(spark, parent)):
+            return
+        for status in files.listStatus(hadoop_path(spark, parent)):
+            found = str(status.getPath().getName())
+            prefix = f".{name}.{_host()}-"
+            if found.startswith(prefix) and found.endswith(_UNFINISHED):
+                owner = found.removeprefix(prefix).partition("-")[0]
+                if owner.isdigit() and not _alive(int(owner)):
+                    files.delete(status.getPath(), True)
+
+
+def remove(spark: SparkSession, path: str) -> None:
+    """Remove a folder of this run, if it is still there."""
+    with suppress(Py4JError):
+        file_system(spark, path).delete(hadoop_path(spark, path), True)
+
+
+def move_new(spark: SparkSession, source: str, target: str, shown: str) -> None:
+    """Move a folder to a path where nothing is, in one step where the file system has one.
+
+    Raises
+    ------
+    ConfigError
+        If something is there by now.
+    EnvironmentFault
+        If it can't be moved.
+    """
+    taken = ConfigError(
+        f"{shown} came into being while this run was under way, by another run perhaps; nothing of this run was kept",
+        path="output.path",
+        remedy="Run again: if it holds this very release, that is found.",
+    )
+    local = _local(target)
+    if local is not None:
+        # The system's own rename refuses a folder that holds anything; Hadoop's would copy into it.
+        try:
+            os.rename(cast(str, _local(source)), local)
+        except OSError as error:
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                raise taken from None
+            raise EnvironmentFault(
+                f"the release could not be moved to {shown}: {error.strerror}", path="output.path"
+            ) from None
+        return
+    files = file_system(spark, target)
+    try:
+        if files.exists(hadoop_path(spark, target)):
+            raise taken
+        moved = files.rename(hadoop_path(spark, source), hadoop_path(spark, target))
+    except Py4JError:
+        moved = False
+    if not moved:
+        raise EnvironmentFault(f"the release could not be moved to {shown}", path="output.path")
+
+
+def _local(uri: str) -> str | None:
+    # Hadoop writes paths as they are, without escapes.
+    return "/" + uri.removeprefix("file:").lstrip("/") if uri.startswith("file:") else None
+
+
+def _host() -> str:
+    return "".join(character for character in socket.gethostname() if character.isalnum())[:16] or "host"
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,121 @@
+"""Publishing: complete or absent, one winner, and nothing of the loser left."""
+
+import os
+import threading
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dpagg.errors import ConfigError, DpaggError, EnvironmentFault
+from dpagg.spark.delta import check_output, publish, published_certificate, read_certificate
+from dpagg.spark.engines import map_in_arrow
+from dpagg.spark.files import qualified, staging_path
+
+COMMENTS = {"bag_id": "b", "features": "f", "label": "l"}
+
+
+def rows(spark, label=0.0, count=50):
+    return spark.range(count).selectExpr("id AS bag_id", "array(1.0D, 2.0D) AS features", f"{label}D AS label")
+
+
+def test_table_and_certificate_appear_together(spark, tmp_path):
+    path = str(tmp_path / "a folder" / "o`dd name")
+    publish(rows(spark), path, {"release_id": "x", "words": "µ"}, COMMENTS)
+    assert read_certificate(spark, path) == {"release_id": "x", "words": "µ"}
+    assert len(pd.read_parquet(path)) == 50
+    assert sorted(os.listdir(tmp_path / "a folder")) == ["o`dd name"]
+    with pytest.raises(ConfigError, match="came into being"):
+        publish(rows(spark), path, {"release_id": "y"}, COMMENTS)
+    assert read_certificate(spark, path)["release_id"] == "x"
+    assert sorted(os.listdir(tmp_path / "a folder")) == ["o`dd name"]
+
+
+def test_of_two_at_once_one_keeps_nothing(spark, tmp_path):
+    path, outcomes = str(tmp_path / "out"), {}
+
+    def go(label):
+        try:
+            publish(rows(spark, label), path, {"release_id": str(label)}, COMMENTS)
+            outcomes[label] = "published"
+        except DpaggError as error:
+            outcomes[label] = type(error).__name__
+
+    threads = [threading.Thread(target=go, args=(label,)) for label in (1.0, 2.0, 3.0)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(outcomes.values()) == ["ConfigError", "ConfigError", "published"]
+    winner = next(label for label, outcome in outcomes.items() if outcome == "published")
+    # Read as a partner would, without the log: one draw, not two.
+    assert set(pd.read_parquet(path)["label"]) == {winner}
+    assert read_certificate(spark, path)["release_id"] == str(winner)
+    assert os.listdir(tmp_path) == ["out"]
+
+
+def test_a_write_that_fails_leaves_nothing(spark, tmp_path):
+    def explode(batches):
+        for batch in batches:
+            yield batch
+            raise ValueError("canary 31.4159")
+
+    df = map_in_arrow(rows(spark), explode, "bag_id bigint, features array<double>, label double")
+    with pytest.raises(EnvironmentFault, match="while the release was written") as caught:
+        publish(df, str(tmp_path / "out"), {"release_id": "x"}, COMMENTS)
+    assert "canary" not in str(caught.value)
+    assert os.listdir(tmp_path) == []
+
+
+def test_an_output_that_cannot_be_is_known_beforehand(spark, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(EnvironmentFault, match=r"output.path"):
+        check_output(spark, str(tmp_path / "file" / "out"))
+    with pytest.raises(EnvironmentFault, match="no file system"):
+        check_output(spark, "nosuch://bucket/out")
+    check_output(spark, str(tmp_path / "new" / "out"))
+    assert os.listdir(tmp_path / "new") == []
+
+
+def test_what_a_killed_run_left_is_cleared_and_a_living_ones_is_not(spark, tmp_path):
+    target = qualified(spark, str(tmp_path / "out"))
+    living = tmp_path / os.path.basename(staging_path(target))
+    dead = tmp_path / living.name.replace(f"-{os.getpid()}-", "-999999999-")
+    other = tmp_path / living.name.replace(".out.", ".other.").replace(f"-{os.getpid()}-", "-999999999-")
+    for folder in (living, dead, other):
+        folder.mkdir()
+        (folder / "part.parquet").write_text("x")
+    check_output(spark, str(tmp_path / "out"))
+    assert living.exists() and other.exists() and not dead.exists()
+
+
+@pytest.mark.parametrize("damage", [None, '{"trunc'])
+def test_a_damaged_certificate_file_is_mended_from_the_table(spark, tmp_path, damage):
+    path = tmp_path / "out"
+    publish(rows(spark), str(path), {"release_id": "x"}, COMMENTS)
+    intact = (path / "_certificate.json").read_text()
+    (path / "_certificate.json").unlink()
+    if damage is not None:
+        (path / "_certificate.json").write_text(damage)
+        (path / "._certificate.json.crc").unlink(missing_ok=True)
+    assert published_certificate(spark, str(path)) == {"release_id": "x"}
+    assert (path / "_certificate.json").read_text() == intact
+
+
+def test_an_empty_folder_is_nothing(spark, tmp_path):
+    (tmp_path / "out").mkdir()
+    assert published_certificate(spark, str(tmp_path / "out")) is None
+    publish(rows(spark), str(tmp_path / "out"), {"release_id": "x"}, COMMENTS)
+    assert read_certificate(spark, str(tmp_path / "out")) == {"release_id": "x"}
+
+
+def test_columns_of_any_name_reach_python(spark):
+    df = spark.range(3).selectExpr("id AS `a.b`", "id * 2 AS `c``d`", "id AS `e f`")
+
+    def total(batches):
+        for batch in batches:
+            assert batch.schema.names == ["a.b", "c`d", "e f"]
+            yield batch.select([1]).rename_columns(["x"])
+
+    assert sorted(row.x for row in map_in_arrow(df, total, "x bigint").collect()) == [0, 2, 4]
+    assert np.sum([row.x for row in map_in_arrow(df, total, "x bigint").collect()]) == 6
