@@ -9,7 +9,6 @@ the same order: bags depend on keys, the secret and nothing else.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, cast
@@ -211,12 +210,12 @@ def _ranked_by(df: DataFrame, ranking: Ranking) -> list[Column]:
         key = key.cast("bigint")
     elif not isinstance(kind, T.StringType | T.BinaryType):
         key = key.cast("string")
-    known = F.lit(True)
-    for feature in ranking.rule.schema.features:
-        if isinstance(feature, Numeric) and feature.missing == "drop":
-            cell = F.col(quoted(feature.name))
-            finite = cell.isNotNull() & ~F.isnan(cell) & (F.abs(cell) < F.lit(math.inf))
-            known = known & finite
+    # Of a finite number 0 times it is 0, of NaN or an infinite one NaN, of null null: one sum judges all of them.
+    judged_here = [
+        each for each in ranking.rule.schema.features if isinstance(each, Numeric) and each.missing == "drop"
+    ]
+    zero = sum((F.col(quoted(feature.name)) * F.lit(0.0) for feature in judged_here), F.lit(0.0))
+    known = F.coalesce(zero == F.lit(0.0), F.lit(False))
     judged = _judged_in_python(ranking.rule.schema)
     others = [] if judged is None else [F.col(quoted(feature.name)) for feature in judged.features]
     return [key.alias(_KEY), known.alias(_KNOWN), *others]
