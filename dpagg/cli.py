@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import math
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -22,13 +23,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 app = typer.Typer(
-    help="Differentially private aggregates and regressions of labelled tables, on Spark.",
+    epilog="Exit codes: 0 done, 2 usage or configuration, 3 refused for privacy, 4 bad data, 5 environment.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 certificate_app = typer.Typer(help="Read the promise of a release.", no_args_is_help=True)
 app.add_typer(certificate_app, name="certificate")
+reproduce_app = typer.Typer(help="Run the protocol of a paper on your copy of its data.", no_args_is_help=True)
+app.add_typer(reproduce_app, name="reproduce")
 
 ConfigArgument = Annotated[Path, typer.Argument(help="Configuration of the run (YAML).", show_default=False)]
 SetOption = Annotated[
@@ -81,6 +84,23 @@ def run_job(command: str, arguments: list[str]) -> int:
     return run([command, known.config, *rest])
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        import dpagg
+
+        typer.echo(f"dpagg {dpagg.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _whole(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and end.")
+    ] = False,
+) -> None:
+    """Differentially private aggregates and regressions of labelled tables, on Spark."""
+
+
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option("--out", help="Folder for the table, the release and the model.")] = Path(
@@ -98,7 +118,7 @@ def demo(
         _print_json(result)
         return
     release = result["wtd_flag"]
-    console = Console()
+    console = _console()
     console.print(
         f"{result['table']['num_rows']:,} impressions, {release['num_bags']:,} weighted sums at "
         f"epsilon {release['epsilon']:g}, delta {release['delta']:g}, no assumption about labels"
@@ -110,7 +130,7 @@ def demo(
     console.print(table)
     console.print(f"R² of least squares: {result['least_squares']['r_squared']:.3f}")
     for name, path in result["paths"].items():
-        console.print(f"{name:12} {path}", soft_wrap=True)
+        console.print(f"{name.replace('_', ' '):17} {path}", soft_wrap=True)
     console.print(f"Read the promise: dpagg certificate show {result['paths']['certificate']}", soft_wrap=True)
 
 
@@ -152,19 +172,23 @@ def aggregate(
 
 @app.command()
 def fit(
-    config: ConfigArgument, sets: SetOption = None, as_json: JsonOption = False, verbose: VerboseOption = False
+    config: ConfigArgument,
+    sets: SetOption = None,
+    as_json: JsonOption = False,
+    insecure_seed: SeedOption = None,
+    verbose: VerboseOption = False,
 ) -> None:
-    """Fit a linear model on a released aggregate."""
+    """Fit a linear model: privately on the rows of a table, or on a released aggregate."""
     from dpagg.config import load_config, parse_settings
     from dpagg.runs.fit import run_fit
 
     settings = load_config(config, "fit", parse_settings(sets or []))
     with _status("fitting", as_json):
-        result = run_fit(settings, _spark(verbose))
+        result = run_fit(settings, _spark(verbose), insecure_seed=insecure_seed)
     if as_json:
         _print_json(result.summary())
         return
-    console = Console()
+    console = _console()
     table = Table("coefficient", "in the user's units", "standard error", "meaning")
     for row in result.coefficients():
         table.add_row(row["name"], f"{row['coefficient']:.6g}", f"{row['standard_error']:.2g}", row["meaning"])
@@ -172,9 +196,90 @@ def fit(
     console.print(f"{result.status_text}\nmodel: {result.path}", soft_wrap=True)
 
 
+@app.command()
+def predict(
+    model: Annotated[Path, typer.Argument(help="Model file written by dpagg fit.", show_default=False)],
+    table: Annotated[str, typer.Argument(metavar="INPUT", help="Table with the features.", show_default=False)],
+    out: Annotated[str, typer.Argument(help="New table of predictions.", show_default=False)],
+    table_format: Annotated[
+        str | None,
+        typer.Option("--format", help="parquet, delta or csv; seen from the input by default.", show_default=False),
+    ] = None,
+    out_format: Annotated[str, typer.Option("--out-format", help="delta or parquet.")] = "delta",
+    row_id: Annotated[
+        str | None, typer.Option("--row-id", help="Column of the input to keep.", show_default=False)
+    ] = None,
+    column: Annotated[str, typer.Option("--column", help="Name of the column of predictions.")] = "prediction",
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Predict labels of a table of any size with a fitted model."""
+    from dpagg.runs.predict import run_predict
+
+    with _status("predicting", as_json):
+        result = run_predict(
+            _spark(verbose),
+            model,
+            table,
+            out,
+            table_format=table_format,
+            out_format=out_format,
+            row_id=row_id,
+            column=column,
+        )
+    _report(result.summary(), as_json, "Predictions")
+
+
+@reproduce_app.command()
+def ihm(
+    data: Annotated[Path, typer.Option("--data", help="Folder with NAME/data.csv.gz, the response last.")],
+    sets: Annotated[
+        str | None, typer.Option("--sets", help="Names, with commas between; all by default.", show_default=False)
+    ] = None,
+    epsilons: Annotated[
+        str | None, typer.Option("--epsilons", help="Numbers, with commas between; 0.1 to 10 by default.")
+    ] = None,
+    trials: Annotated[int, typer.Option("--trials", min=2, help="Runs of each method in each cell.")] = 100,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder for cells, tables and figures; a later run goes on there.")
+    ] = None,
+    synthetic: Annotated[bool, typer.Option("--synthetic/--no-synthetic", help="Made-up regimes too.")] = True,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare the private regressions by the protocol of the iterative Hessian mixing paper. NOT PRIVATE."""
+    from dpagg.experiments.ihm_protocol import EPSILONS, reproduce_ihm
+
+    result = reproduce_ihm(
+        data,
+        sets=None if sets is None else [name.strip() for name in sets.split(",") if name.strip()],
+        epsilons=EPSILONS if epsilons is None else _numbers(epsilons, "--epsilons"),
+        trials=trials,
+        out=out,
+        synthetic=synthetic,
+        progress=not as_json and Console(stderr=True).is_terminal,
+    )
+    if as_json:
+        _print_json(result)
+        return
+    table = Table("set", "n", "d", "epsilon", *result["cells"][0]["methods"])
+    for cell in result["cells"]:
+        risks = (f"{method['excess_train_risk']:.3g}" for method in cell["methods"].values())
+        table.add_row(cell["set"], f"{cell['n']:,}", str(cell["d"]), f"{cell['epsilon']:g}", *risks)
+    console = _console()
+    console.print("Mean excess training risk")
+    console.print(table)
+    if "geometric_mean_gain" in result:
+        console.print(
+            f"ihm against ihm_authors at equal epsilon and delta: {result['geometric_mean_gain']:.3g} times less "
+            f"excess risk (geometric mean), {result['smallest_gain']:.3g} in the least favourable cell"
+        )
+    if out is not None:
+        console.print(f"tables and figures: {out}", soft_wrap=True)
+
+
 @certificate_app.command()
 def show(
-    file: Annotated[Path, typer.Argument(help="_certificate.json of a release.", show_default=False)],
+    file: Annotated[Path, typer.Argument(help="A release's folder, or its _certificate.json.", show_default=False)],
     as_json: JsonOption = False,
 ) -> None:
     """Say a release's promise in words."""
@@ -184,12 +289,12 @@ def show(
     if as_json:
         _print_json(certificate)
         return
-    Console().print(describe_certificate(certificate), soft_wrap=False)
+    _console().print(describe_certificate(certificate), soft_wrap=False)
 
 
 @certificate_app.command()
 def verify(
-    file: Annotated[Path, typer.Argument(help="_certificate.json of a release.", show_default=False)],
+    file: Annotated[Path, typer.Argument(help="A release's folder, or its _certificate.json.", show_default=False)],
     as_json: JsonOption = False,
 ) -> int:
     """Compute a certificate's numbers again from what was run; exit code 3 if they do not hold."""
@@ -202,7 +307,7 @@ def verify(
         table = Table("", "stated", "computed", "")
         for check in found.checks:
             table.add_row(check.name, *map(_shown, (check.stated, check.computed)), "" if check.holds else "WRONG")
-        console = Console()
+        console = _console()
         console.print(table)
         console.print("The numbers hold." if found.holds else "THE CERTIFICATE DOES NOT HOLD.")
     return 0 if found.holds else PrivacyError.exit_code
@@ -245,10 +350,20 @@ def audit(
             exact = "" if result.exact_epsilon is None else f"{result.exact_epsilon:.3f}"
             claimed, shown = f"{result.claimed_epsilon:.3f}", f"{result.empirical_epsilon:.3f}"
             table.add_row(result.name, claimed, exact, shown, "" if result.holds else "BROKEN")
-        console = Console()
+        console = _console()
         console.print(table)
         console.print(f"delta {delta:g}; {draws:,} releases counted on each side. What is shown is a lower bound.")
     return 0 if holds else PrivacyError.exit_code
+
+
+def _numbers(text: str, option: str) -> list[float]:
+    try:
+        found = [float(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        found = []
+    if not found or not all(0 < number < math.inf for number in found):
+        raise ConfigError(f"{option} is {text!r}, expected positive numbers with commas between")
+    return found
 
 
 def _spark(verbose: bool) -> SparkSession:
@@ -276,19 +391,25 @@ def _report(found: Mapping[str, Any], as_json: bool, title: str) -> None:
     if as_json:
         _print_json(found)
         return
-    console = Console()
+    console = _console()
     console.print(title)
     table = Table(show_header=False)
     for name, value in found.items():
         lines = value.items() if isinstance(value, Mapping) else [("", value)]
         for inner, content in lines:
-            shown = f"{content:.6g}" if isinstance(content, float) else str(content)
-            table.add_row(f"{name} {inner}".replace("_", " ").strip(), shown)
+            table.add_row(f"{name} {inner}".replace("_", " ").strip(), _shown(content))
     console.print(table)
 
 
 def _shown(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
+
+
+def _console() -> Console:
+    # Rich would print each number of a text in bold, in pieces.
+    return Console(highlight=False)
 
 
 def _print_json(found: Mapping[str, Any]) -> None:

