@@ -46,6 +46,17 @@ def label_dp_terms(*, max_rows: int | None = None, hidden_level: bool = False) -
     ]
 
 
+_LABEL_STATEMENT = (
+    "released {released} is, up to a factor of e^{epsilon:g} in probability and an exception of {delta:g}, as likely "
+    "as it would have been with any other value within the bounds in place of {unit}. Features are not protected."
+)
+_ROW_STATEMENT = (
+    "released {released} is, up to a factor of e^{epsilon:g} in probability and an exception of {delta:g}, as likely "
+    "as it would have been with {unit} masked: counted, but adding nothing to any sum. How many rows there are is not "
+    "protected."
+)
+
+
 def certificate(
     event: Event,
     *,
@@ -57,6 +68,8 @@ def certificate(
     assumptions: Sequence[str],
     public: Sequence[str],
     facts: Mapping[str, Any],
+    adjacency: str | None = None,
+    released: str = "table",
 ) -> dict[str, Any]:
     """Return the certificate of one release as plain JSON values.
 
@@ -76,6 +89,10 @@ def certificate(
         What a reviewer has to accept, and what is not protected.
     facts : mapping
         Everything else that describes the release; plain JSON values.
+    adjacency : str, optional
+        For which neighbours the claim is, if the event holds for any; that of the event by default.
+    released : str
+        What is released: a table, or a model.
 
     Returns
     -------
@@ -85,8 +102,11 @@ def certificate(
     Raises
     ------
     ValueError
-        If the event does not meet the claim.
+        If the event does not meet the claim, or is for other neighbours.
     """
+    adjacency = event.adjacency if adjacency is None else adjacency
+    if event.adjacency not in (adjacency, "any"):
+        raise ValueError(f"the event is for {event.adjacency}, the claim for {adjacency}")
     reached = event.delta(epsilon)
     bounded = reached < 1.0
     if bounded and reached > delta:
@@ -97,18 +117,16 @@ def certificate(
         statement = "NOT PRIVATE: sums over known members without weights or noise protect no label (infinite epsilon)."
     else:
         assumed = any(line.startswith("ASSUMED") for line in assumptions)
-        statement = (
-            f"{'IF what is ASSUMED below holds: whatever' if assumed else 'Whatever'} anybody knew before: the "
-            f"released table is, up to a factor of e^{epsilon:g} in probability and an exception of {delta:g}, as "
-            f"likely as it would have been with any other value within the bounds in place of {unit}. Features are "
-            f"not protected."
-        )
+        condition = "IF what is ASSUMED below holds: whatever" if assumed else "Whatever"
+        template = _ROW_STATEMENT if adjacency == "zero_out_one_row" else _LABEL_STATEMENT
+        claim = template.format(released=released, epsilon=epsilon, delta=delta, unit=unit)
+        statement = f"{condition} anybody knew before: the {claim}"
     return {
         "format": FORMAT,
         "version": VERSION,
         "statement": statement,
         "mechanism": mechanism,
-        "adjacency": event.adjacency,
+        "adjacency": adjacency,
         "unit": unit,
         "private": is_private and bounded,
         "epsilon": epsilon if bounded else "inf",

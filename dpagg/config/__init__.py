@@ -2,6 +2,16 @@
 
 from dpagg.config.bags import SampledNoisyWtdLagConfig, SampledWtdFlagConfig
 from dpagg.config.declared import CategoricalConfig, HashedConfig, LabelConfig, NumericConfig, SchemaConfig
+from dpagg.config.fitting import (
+    AdaSSPConfig,
+    DpGdConfig,
+    IhmConfig,
+    IhmPaperConfig,
+    LabelGaussianConfig,
+    LinearMixingConfig,
+    PrivateFitConfig,
+    SolverConfig,
+)
 from dpagg.config.loading import load_config, parse_config, parse_settings
 from dpagg.config.models import (
     AggregateConfig,
@@ -24,27 +34,35 @@ from dpagg.config.models import (
 )
 
 __all__ = [
+    "AdaSSPConfig",
     "AggregateConfig",
     "AssumedFloorConfig",
     "BoundedLeastSquaresConfig",
     "CategoricalConfig",
+    "DpGdConfig",
     "FitConfig",
     "HashedConfig",
+    "IhmConfig",
+    "IhmPaperConfig",
     "InputConfig",
     "LabelConfig",
+    "LabelGaussianConfig",
     "LeastSquaresConfig",
+    "LinearMixingConfig",
     "NoiseFloorConfig",
     "NumericConfig",
     "OutputConfig",
     "PerformanceConfig",
     "PlanConfig",
     "PrivacyConfig",
+    "PrivateFitConfig",
     "PrivateFloorConfig",
     "ReleaseConfig",
     "SampledConfig",
     "SampledNoisyWtdLagConfig",
     "SampledWtdFlagConfig",
     "SchemaConfig",
+    "SolverConfig",
     "UnitConfig",
     "UnweightedSumsConfig",
     "WtdFlagConfig",

@@ -24,11 +24,8 @@ from dpagg.config.fields import (
 )
 from dpagg.kernels.encoding import Schema
 
-# Names a configuration may come to use: answered as not available yet, not as unknown.
-PLANNED = frozenset({"ihm", "linear-mixing", "adassp", "dp-gd"})
 
-
-class _Config(Model):
+class Config(Model):
     """A whole configuration file."""
 
     def public_dict(self) -> dict[str, Any]:
@@ -194,7 +191,7 @@ class PerformanceConfig(Model):
     tile_rows: Count = 4096
 
 
-class AggregateConfig(_Config):
+class AggregateConfig(Config):
     """One release of aggregates: table, schema, mechanism, guarantee, output."""
 
     input: InputConfig
@@ -331,8 +328,8 @@ class BoundedLeastSquaresConfig(Model):
 MethodConfig: TypeAlias = Annotated[LeastSquaresConfig | BoundedLeastSquaresConfig, Field(discriminator="name")]
 
 
-class FitConfig(_Config):
-    """One model fitted on a release."""
+class FitConfig(Config):
+    """One model fitted on a release; `dpagg.config.PrivateFitConfig` is the fit that reads a table."""
 
     release: ReleaseConfig
     method: MethodConfig = LeastSquaresConfig(name="least-squares")

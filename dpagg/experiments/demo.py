@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from dpagg.config import AggregateConfig, FitConfig, load_config
+from dpagg.config import AggregateConfig, load_config
 from dpagg.experiments.ad_table import ad_schema, ad_table
 from dpagg.experiments.evaluation import Evaluation, evaluate
 from dpagg.kernels.encoding import encode_features, encode_label
@@ -65,7 +65,7 @@ def run_demo(spark: SparkSession, out: Path, num_rows: int = _NUM_ROWS) -> dict[
         {"release": {"path": str(paths["aggregates"])}, "output": {"path": str(paths["model"])}},
     )
     config: AggregateConfig = load_config(paths["aggregate_config"], "aggregate")
-    fit_config: FitConfig = load_config(paths["fit_config"], "fit")
+    fit_config = load_config(paths["fit_config"], "fit")
     release = run_aggregate(spark, config)
     fitted = run_fit(fit_config, spark)
     losses = evaluate_on_rows(pq.read_table(paths["impressions"]), config, fitted.model)

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
-import os
-import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,12 +12,14 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 import dpagg
-from dpagg.config import BoundedLeastSquaresConfig, FitConfig, SchemaConfig
-from dpagg.errors import ConfigError, DataError, EnvironmentFault
+from dpagg.config import BoundedLeastSquaresConfig, FitConfig, PrivateFitConfig, SchemaConfig
+from dpagg.errors import ConfigError, DataError
 from dpagg.kernels.schema import Schema
 from dpagg.regression.least_squares import LinearFit, fit_bounded_least_squares, fit_least_squares
 from dpagg.regression.model import LinearModel
 from dpagg.runs.bag_fit import of_disjoint_bags, read_noisy_bags
+from dpagg.runs.model_file import FitResult, earlier_model, local_path, write_model
+from dpagg.runs.private_fit import run_private_fit
 from dpagg.spark.delta import read_certificate
 from dpagg.spark.engines import spark_faults, table_factor
 
@@ -53,85 +50,23 @@ _FROM_CERTIFICATE = (
 )
 
 
-@dataclass(frozen=True)
-class FitResult:
-    """A fitted model and where it is.
+def run_fit(
+    config: FitConfig | PrivateFitConfig, spark: SparkSession, *, insecure_seed: int | None = None
+) -> FitResult:
+    """Fit a linear model and write it to ``output.path``, or recognise that it is there already.
 
-    Attributes
-    ----------
-    path : str
-        Of the model file.
-    model : LinearModel
-        The model.
-    is_new : bool
-        False if the file held this very model already.
-    """
-
-    path: str
-    model: LinearModel
-    is_new: bool
-
-    @property
-    def status_text(self) -> str:
-        """What became of the fit, in words."""
-        return str(self.model.fit["message"])
-
-    def coefficients(self) -> list[dict[str, Any]]:
-        """Return ``name``, ``coefficient``, ``standard_error`` (both in the user's units) and ``meaning``.
-
-        One entry a column, the intercept first, even where none was declared: centring makes one. An
-        undetermined error is NaN.
-        """
-        model = self.model
-        columns = model.schema.columns
-        rows = [
-            {
-                "name": "intercept",
-                "coefficient": model.to_user_units()["intercept"],
-                "standard_error": model.intercept_standard_error,
-                "meaning": "where numeric features are 0 and categories are the reference",
-            }
-        ]
-        for column, coefficient, error in zip(columns, model.coefficients, model.standard_errors, strict=True):
-            if column.kind == "intercept":
-                continue
-            rows.append(
-                {
-                    "name": column.name,
-                    "coefficient": float(coefficient) / column.half_width,
-                    "standard_error": float(error) / column.half_width,
-                    "meaning": f"a unit of {column.feature}" if column.kind == "numeric" else column.meaning,
-                }
-            )
-        return rows
-
-    def summary(self) -> dict[str, Any]:
-        """Return what a person or a scheduler wants to know, as plain JSON values."""
-        rows = self.coefficients()
-        for row in rows:
-            if not np.isfinite(row["standard_error"]):
-                row["standard_error"] = None
-        return {
-            "path": self.path,
-            "written": "now" if self.is_new else "earlier: the file holds this model already",
-            "release": dict(self.model.release),
-            "fit": dict(self.model.fit),
-            "coefficients": rows,
-        }
-
-
-def run_fit(config: FitConfig, spark: SparkSession) -> FitResult:
-    """Fit a linear model on a release and write it to ``output.path``, or recognise that it is there already.
-
-    The release is read in one pass of constant memory, whatever its number of bags. Fitting is
-    post-processing: it spends no privacy beyond what the certificate states.
+    A release is read in one pass of constant memory, whatever its number of bags. Fitting it is
+    post-processing: it spends no privacy beyond what the certificate states. A fit of a table is
+    `dpagg.runs.private_fit.run_private_fit`.
 
     Parameters
     ----------
-    config : FitConfig
-        Release, method and output of the run.
+    config : FitConfig or PrivateFitConfig
+        Release, method and output of the run; or table, schema, mechanism, guarantee and output.
     spark : SparkSession
         With Delta.
+    insecure_seed : int, optional
+        Makes the fit of a table reproducible and not private; for tests and papers.
 
     Returns
     -------
@@ -146,10 +81,14 @@ def run_fit(config: FitConfig, spark: SparkSession) -> FitResult:
     EnvironmentFault
         If Spark fails or the model cannot be written.
     """
+    if isinstance(config, PrivateFitConfig):
+        return run_private_fit(spark, config, insecure_seed=insecure_seed)
+    if insecure_seed is not None:
+        raise ConfigError("a fit of a release draws nothing, so a seed would do nothing", remedy="Leave it out.")
     certificate = read_certificate(spark, config.release.path)
     schema = _schema(certificate)
-    target = _local(config.output.path)
-    earlier = _earlier(target)
+    target = local_path(config.output.path)
+    earlier = earlier_model(target)
     factor, num_bags, row_variance = _read(spark, config.release.path, schema, certificate)
     model = LinearModel.from_fit(
         _solve(config, factor, num_bags, schema),
@@ -174,7 +113,7 @@ def run_fit(config: FitConfig, spark: SparkSession) -> FitResult:
             )
         _LOG.info("the model is there already; nothing was written")
         return FitResult(str(target), earlier, is_new=False)
-    _write(target, model)
+    write_model(target, model.to_dict())
     return FitResult(str(target), model, is_new=True)
 
 
@@ -245,31 +184,6 @@ def _solve(config: FitConfig, factor: NDArray[np.float64], num_bags: int, schema
     return fit_least_squares(factor, num_bags, column_names=names)
 
 
-def _local(path: str) -> Path:
-    stripped = path.removeprefix("file://") if path.startswith("file:///") else path.removeprefix("file:")
-    if "://" in stripped:
-        raise ConfigError(
-            f"{path} is not on this machine's file system",
-            path="output.path",
-            remedy="A model file is written by the driver: give a local path, and copy it from there.",
-        )
-    return Path(stripped)
-
-
-def _earlier(target: Path) -> LinearModel | None:
-    """Return the model that is at the path; an error if something else is."""
-    if not os.path.lexists(target):
-        return None
-    try:
-        return LinearModel.from_dict(json.loads(target.read_text(encoding="utf-8")))
-    except (OSError, ValueError, AttributeError, DataError):
-        raise ConfigError(
-            f"{target} exists and is not a model of this version",
-            path="output.path",
-            remedy="Choose a new path; nothing is ever overwritten.",
-        ) from None
-
-
 def _same(earlier: LinearModel, model: LinearModel) -> bool:
     """Whether both are the same fit of the same release, up to rounding."""
     if earlier.schema != model.schema or dict(earlier.release) != dict(model.release):
@@ -280,26 +194,3 @@ def _same(earlier: LinearModel, model: LinearModel) -> bool:
     largest = float(np.abs(model.coefficients).max(initial=0.0))
     scale = np.fmax(np.nan_to_num(model.standard_errors), 1e-6 * largest)
     return bool((np.abs(earlier.coefficients - model.coefficients) <= _SAME_MODEL * scale).all())
-
-
-def _write(target: Path, model: LinearModel) -> None:
-    """Write all of it or nothing."""
-    text = json.dumps(model.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
-        try:
-            with partial.open("x", encoding="utf-8") as stream:
-                stream.write(text)
-                stream.flush()
-                os.fsync(stream.fileno())
-            partial.replace(target)
-        except BaseException:
-            partial.unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise EnvironmentFault(
-            f"the model could not be written to {target}: {error.strerror}",
-            path="output.path",
-            remedy="Check that the folder can be written to and the disk has room; nothing was left there.",
-        ) from None

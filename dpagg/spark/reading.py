@@ -168,7 +168,9 @@ def read_table(spark: SparkSession, source: TableSource) -> InputTable:
     return InputTable(df, version, now)
 
 
-def normalise(df: DataFrame, schema: Schema, row_id: str | None = None, unit: str | None = None) -> DataFrame:
+def normalise(
+    df: DataFrame, schema: Schema, row_id: str | None = None, unit: str | None = None, *, with_label: bool = True
+) -> DataFrame:
     """Select the declared columns in the types that the encoder takes.
 
     Numeric features and the label become doubles, the others text; a cell that can't be read as
@@ -184,6 +186,8 @@ def normalise(df: DataFrame, schema: Schema, row_id: str | None = None, unit: st
         Name of the row key.
     unit : str, optional
         Name of the column that says whose row it is; it becomes `UNIT_COLUMN`.
+    with_label : bool
+        Whether the label is read; without it the table may have none.
 
     Returns
     -------
@@ -212,8 +216,9 @@ def normalise(df: DataFrame, schema: Schema, row_id: str | None = None, unit: st
         else:
             cell = found.column(feature.name, _CATEGORIES, "text, a whole number, a boolean or a date", path)
             selected.append(cell.try_cast("string").alias(feature.name))
-    label = found.column(schema.label.name, _NUMBERS, "a number, or text that holds one", "schema.label")
-    selected.append(label.try_cast("double").alias(schema.label.name))
+    if with_label:
+        label = found.column(schema.label.name, _NUMBERS, "a number, or text that holds one", "schema.label")
+        selected.append(label.try_cast("double").alias(schema.label.name))
     return df.select(*selected)
 
 

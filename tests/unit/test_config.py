@@ -382,7 +382,7 @@ def test_fits() -> None:
         ({"name": "bounded-least-squares"}, "method.norm_bound", "required"),
         ({"name": "bounded-least-squares", "norm_bound": 0}, "method.norm_bound", "greater than 0"),
         ({"name": "least-squares", "norm_bound": 1}, "method.norm_bound", "unknown key"),
-        ({"name": "ihm"}, "method.name", "not available yet"),
+        ({"name": "ihm"}, "method.name", "a mechanism of dpagg fit"),
     ):
         with pytest.raises(ConfigError, match=words) as refused:
             parse_config(content | {"method": method}, "fit")

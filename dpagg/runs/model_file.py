@@ -1,0 +1,134 @@
+"""A model as a file: found again, never overwritten, written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpagg.errors import ConfigError, DataError, EnvironmentFault
+from dpagg.regression.model import LinearModel
+
+__all__ = ["FitResult", "earlier_model", "local_path", "write_model"]
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """A fitted model and where it is.
+
+    Attributes
+    ----------
+    path : str
+        Of the model file.
+    model : LinearModel
+        The model.
+    is_new : bool
+        False if the file held this very model already.
+    """
+
+    path: str
+    model: LinearModel
+    is_new: bool
+
+    @property
+    def status_text(self) -> str:
+        """What became of the fit, in words."""
+        return str(self.model.fit["message"])
+
+    def coefficients(self) -> list[dict[str, Any]]:
+        """Return ``name``, ``coefficient``, ``standard_error`` (both in the user's units) and ``meaning``.
+
+        One entry a column, the intercept first, even where none was declared: centring makes one. An
+        undetermined error is NaN.
+        """
+        model = self.model
+        columns = model.schema.columns
+        rows = [
+            {
+                "name": "intercept",
+                "coefficient": model.to_user_units()["intercept"],
+                "standard_error": model.intercept_standard_error,
+                "meaning": "where numeric features are 0 and categories are the reference",
+            }
+        ]
+        for column, coefficient, error in zip(columns, model.coefficients, model.standard_errors, strict=True):
+            if column.kind == "intercept":
+                continue
+            rows.append(
+                {
+                    "name": column.name,
+                    "coefficient": float(coefficient) / column.half_width,
+                    "standard_error": float(error) / column.half_width,
+                    "meaning": f"a unit of {column.feature}" if column.kind == "numeric" else column.meaning,
+                }
+            )
+        return rows
+
+    def summary(self) -> dict[str, Any]:
+        """Return what a person or a scheduler wants to know, as plain JSON values."""
+        rows = self.coefficients()
+        for row in rows:
+            if not np.isfinite(row["standard_error"]):
+                row["standard_error"] = None
+        return {
+            "path": self.path,
+            "written": "now" if self.is_new else "earlier: the file holds this model already",
+            "release": dict(self.model.release),
+            "fit": dict(self.model.fit),
+            "coefficients": rows,
+        }
+
+
+def local_path(path: str) -> Path:
+    """Return the path of a model file; refused with a `ConfigError` if it is not on this machine."""
+    stripped = path.removeprefix("file://") if path.startswith("file:///") else path.removeprefix("file:")
+    if "://" in stripped:
+        raise ConfigError(
+            f"{path} is not on this machine's file system",
+            path="output.path",
+            remedy="A model file is written by the driver: give a local path, and copy it from there.",
+        )
+    return Path(stripped)
+
+
+def earlier_model(target: Path) -> LinearModel | None:
+    """Return the model that is at the path, None if nothing is; a `ConfigError` if something else is."""
+    if not os.path.lexists(target):
+        return None
+    try:
+        return LinearModel.from_dict(json.loads(target.read_text(encoding="utf-8")))
+    except (OSError, ValueError, AttributeError, DataError):
+        raise ConfigError(
+            f"{target} exists and is not a model of this version",
+            path="output.path",
+            remedy="Choose a new path; nothing is ever overwritten.",
+        ) from None
+
+
+def write_model(target: Path, document: Mapping[str, Any]) -> None:
+    """Write all of a model file or nothing; an `EnvironmentFault` if it cannot be written."""
+    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+        try:
+            with partial.open("x", encoding="utf-8") as stream:
+                stream.write(text)
+                stream.flush()
+                os.fsync(stream.fileno())
+            partial.replace(target)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise EnvironmentFault(
+            f"the model could not be written to {target}: {error.strerror}",
+            path="output.path",
+            remedy="Check that the folder can be written to and the disk has room; nothing was left there.",
+        ) from None

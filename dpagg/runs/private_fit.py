@@ -1,0 +1,291 @@
+"""One private linear model from the rows of a table, from table to model file with its certificate inside."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import logging
+import math
+import secrets
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+import dpagg
+from dpagg.accounting import Event
+from dpagg.accounting.certificate import certificate
+from dpagg.config import (
+    AdaSSPConfig,
+    DpGdConfig,
+    IhmConfig,
+    IhmPaperConfig,
+    LabelGaussianConfig,
+    LinearMixingConfig,
+    PrivateFitConfig,
+)
+from dpagg.errors import ConfigError, PrivacyError
+from dpagg.kernels.bounded_rows import BoundedRows
+from dpagg.kernels.streams import Secret
+from dpagg.regression.adassp import plan_adassp
+from dpagg.regression.data import Data
+from dpagg.regression.dp_gd import plan_gradient_descent
+from dpagg.regression.estimate import EstimateStatus, PrivateEstimate, held_in_ball
+from dpagg.regression.hessian_mixing import plan_hessian_mixing
+from dpagg.regression.label_gaussian import plan_label_gaussian
+from dpagg.regression.linear_mixing import plan_linear_mixing
+from dpagg.regression.model import LinearModel
+from dpagg.regression.planning import Target
+from dpagg.regression.whitened_mixing import WhitenedMixingPlan, plan_whitened_mixing
+from dpagg.runs.fit_terms import fit_public, fit_terms, fit_unit
+from dpagg.runs.model_file import FitResult, earlier_model, local_path, write_model
+from dpagg.spark.reading import InputTable, normalise, read_table
+from dpagg.spark.regression_data import packed_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["plan_solver", "run_private_fit"]
+
+_LOG = logging.getLogger(__name__)
+
+Array = NDArray[np.float64]
+
+_IN_MODEL = ("release_id", "draw_id", "mechanism", "adjacency", "private", "epsilon", "delta", "num_rows")
+_IN_MODEL_TOO = ("input_version", "config_digest", "code_version")
+
+
+class SolverPlan(Protocol):
+    """A calibrated run of any solver."""
+
+    @property
+    def event(self) -> Event:
+        """What will be released."""
+
+    def run(self, data: Data, secret: Secret, release_id: str) -> PrivateEstimate:
+        """Draw the releases and return the fit."""
+
+
+def run_private_fit(spark: SparkSession, config: PrivateFitConfig, *, insecure_seed: int | None = None) -> FitResult:
+    """Fit a linear model on the rows of a table and write it to ``output.path``, or recognise that it is there already.
+
+    Guarantee: (epsilon, delta) of the configuration for its adjacency; sensitivities as in
+    `dpagg.kernels.bounded_rows` and `dpagg.kernels.clipping`. No value of a row (under ``change_one_label``: no label)
+    decides an error, a message or a count.
+
+    Parameters
+    ----------
+    spark : SparkSession
+        With Delta.
+    config : PrivateFitConfig
+        Of the run.
+    insecure_seed : int, optional
+        Makes the fit reproducible and not private; for tests and papers.
+
+    Returns
+    -------
+    FitResult
+
+    Raises
+    ------
+    ConfigError
+        If something else is at the output path.
+    DataError
+        If the table or a column is missing, of a wrong type, or changed while it was read.
+    PrivacyError
+        If delta is too large for the number of rows, or the solver cannot meet the guarantee.
+    EnvironmentFault
+        If Spark fails or the model cannot be written.
+    """
+    target = local_path(config.output.path)
+    table = read_table(spark, config.input)
+    release_id = _release_id(config, table, str(target.absolute()), insecure_seed)
+    earlier = earlier_model(target)
+    if earlier is not None:
+        if earlier.release.get("release_id") != release_id:
+            raise ConfigError(
+                f"{target} holds another model",
+                path="output.path",
+                remedy="Choose a new path: a model is never overwritten.",
+            )
+        _LOG.info("the model is there already; nothing was drawn")
+        return FitResult(str(target), earlier, is_new=False)
+
+    schema, declared_rows = config.encoding, config.privacy.num_rows
+    names = [schema.label.name]
+    if config.privacy.adjacency == "zero_out_one_row":
+        names += [feature.name for feature in schema.features]
+        _check_delta(config, declared_rows or 1)
+    for name in names:
+        table.refuse_partitions_by(name)
+    rule = BoundedRows(schema, config.mechanism.row_bound)
+    secret = Secret.fresh() if insecure_seed is None else Secret.insecure(insecure_seed)
+    rows = normalise(table.df, schema)
+    block = config.performance.rows_per_block
+    with packed_rows(rows, rule, num_rows=declared_rows, rows_a_block=block) as data:
+        num_rows = data.num_rows
+        _check_delta(config, num_rows)
+        plan = plan_solver(config, rule, num_rows, data)
+        estimate = _run(plan, config, rule, data, secret, release_id)
+    table.recheck()
+    promise = _certificate(config, rule, plan.event, num_rows, table, secret, release_id)
+    model = _model(config, rule, estimate, num_rows, promise)
+    write_model(target, model.to_dict() | {"certificate": promise})
+    return FitResult(str(target), model, is_new=True)
+
+
+def plan_solver(config: PrivateFitConfig, rule: BoundedRows, num_rows: int, data: Data) -> SolverPlan:
+    """Calibrate the configured solver for rows and labels of size at most 1.
+
+    Only under ``change_one_label`` are the data looked at, and only their features.
+    """
+    mechanism, privacy = config.mechanism, config.privacy
+    target = Target(
+        num_rows=num_rows,
+        num_columns=rule.schema.num_columns,
+        label_bound=1.0,
+        epsilon=privacy.epsilon,
+        delta=privacy.delta,
+    )
+    if isinstance(mechanism, LabelGaussianConfig):
+        return plan_label_gaussian(target, data)
+    if isinstance(mechanism, IhmConfig):
+        return plan_whitened_mixing(
+            target,
+            adjacency=privacy.adjacency,
+            num_iterations=mechanism.num_iterations,
+            sketch_size=mechanism.sketch_size,
+        )
+    if isinstance(mechanism, LinearMixingConfig):
+        return plan_linear_mixing(target, accounting=mechanism.accounting, sketch_size=mechanism.sketch_size)
+    if isinstance(mechanism, AdaSSPConfig):
+        return plan_adassp(target, accounting=mechanism.accounting)
+    clip = None if mechanism.residual_clip is None else mechanism.residual_clip / rule.label_scale
+    if isinstance(mechanism, DpGdConfig):
+        return plan_gradient_descent(target, num_iterations=mechanism.num_iterations, residual_clip=clip)
+    if isinstance(mechanism, IhmPaperConfig):
+        return plan_hessian_mixing(
+            target,
+            accounting=mechanism.accounting,
+            num_iterations=mechanism.num_iterations,
+            sketch_size=mechanism.sketch_size,
+            residual_clip=clip,
+            ridge_term=mechanism.ridge_term,
+        )
+    raise TypeError(f"no solver for {type(mechanism).__name__}")
+
+
+def _run(
+    plan: SolverPlan, config: PrivateFitConfig, rule: BoundedRows, data: Data, secret: Secret, release_id: str
+) -> PrivateEstimate:
+    declared = config.mechanism.norm_bound
+    bound = None if declared is None else declared / rule.coefficient_scale
+    if isinstance(plan, WhitenedMixingPlan):
+        return plan.run(data, secret, release_id, norm_bound=bound)
+    found = plan.run(data, secret, release_id)
+    norm = float(np.linalg.norm(found.coefficients))
+    if bound is None or norm <= bound:
+        return found
+    return dataclasses.replace(
+        found,
+        coefficients=held_in_ball(found.coefficients, np.eye(len(found.coefficients)), bound),
+        status=EstimateStatus.BOUND_ACTIVE,
+        message=f"The coefficients were held at the norm bound {declared:g}; their norm without it is "
+        f"{norm * rule.coefficient_scale:.4g}. The errors are those without the bound.",
+    )
+
+
+def _check_delta(config: PrivateFitConfig, num_rows: int) -> None:
+    delta = config.privacy.delta
+    if delta >= 1.0 / num_rows:
+        raise PrivacyError(
+            f"{delta:g} is given for {num_rows:,} rows, expected less than 1/n = {1.0 / num_rows:.3g}",
+            path="privacy.delta",
+            remedy="A delta of 1/n allows a mechanism that publishes one row; take 1/n^1.5 or less.",
+        )
+
+
+def _release_id(config: PrivateFitConfig, table: InputTable, output: str, insecure_seed: int | None) -> str:
+    # However paths are spelled, it is the same input and the same output.
+    asked = config.public_dict() | {"output": {"path": output}}
+    del asked["performance"], asked["input"]["path"]
+    identity = json.dumps(["fit", asked, table.version, insecure_seed], sort_keys=True)
+    return hashlib.sha256(identity.encode()).hexdigest()
+
+
+def _certificate(
+    config: PrivateFitConfig,
+    rule: BoundedRows,
+    event: Event,
+    num_rows: int,
+    table: InputTable,
+    secret: Secret,
+    release_id: str,
+) -> dict[str, Any]:
+    declared, label, privacy = config.public_dict(), rule.schema.label, config.privacy
+    failure = float(getattr(event, "failure_probability", 0.0))
+    return certificate(
+        event,
+        unit=fit_unit(config),
+        mechanism=config.mechanism.name,
+        adjacency=privacy.adjacency,
+        released="model",
+        epsilon=privacy.epsilon,
+        delta=privacy.delta,
+        is_private=secret.is_private,
+        assumptions=fit_terms(config, failure),
+        public=fit_public(config),
+        facts={
+            # Whoever removes a model and runs again has two draws of one request.
+            "release_id": release_id,
+            "draw_id": secrets.token_hex(16),
+            "num_rows": num_rows,
+            "solver": declared["mechanism"],
+            "row_bound": 1.0 / rule.row_scale,
+            "columns": [dataclasses.asdict(column) for column in rule.schema.columns],
+            "label": {"name": label.name, "lower": label.lower, "upper": label.upper},
+            "schema": declared["schema"],
+            "failure_probability": failure,
+            "randomness": "operating system" if secret.is_private else "public seed: not private",
+            "input_version": table.version,
+            "config_digest": config.digest(),
+            "code_version": dpagg.__version__,
+        },
+    )
+
+
+def _model(
+    config: PrivateFitConfig, rule: BoundedRows, estimate: PrivateEstimate, num_rows: int, promise: dict[str, Any]
+) -> LinearModel:
+    scale = rule.coefficient_scale
+    population = scale * estimate.population_standard_errors
+    if rule.row_bound is not None and rule.row_bound < rule.largest_norm:
+        # Rows that were scaled down have residuals of another variance, and how many there are isn't known.
+        population = np.full_like(population, np.nan)
+    return LinearModel(
+        schema=rule.schema,
+        coefficients=rule.coefficients(estimate.coefficients),
+        standard_errors=scale * estimate.standard_errors,
+        population_standard_errors=population,
+        intercept_standard_error=_intercept_error(rule, estimate),
+        fit={
+            "status": estimate.status.value,
+            "message": estimate.message,
+            "method": config.mechanism.name,
+            "norm_bound": config.mechanism.norm_bound,
+            "row_bound": 1.0 / rule.row_scale,
+            "num_rows": num_rows,
+            "num_columns": rule.schema.num_columns,
+        },
+        release={name: promise[name] for name in (*_IN_MODEL, *_IN_MODEL_TOO)},
+    )
+
+
+def _intercept_error(rule: BoundedRows, estimate: PrivateEstimate) -> float:
+    """Error of the intercept in the user's units, which takes up the centres of numeric features."""
+    if estimate.noise_covariance is None:
+        return math.nan
+    columns = rule.schema.columns
+    weights = np.array([1.0 if each.kind == "intercept" else -each.center / each.half_width for each in columns])
+    return rule.coefficient_scale * math.sqrt(max(0.0, float(weights @ estimate.noise_covariance @ weights)))
