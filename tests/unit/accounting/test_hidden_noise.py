@@ -118,9 +118,7 @@ def test_the_bound_holds_for_the_mixture_itself(larger_first):
 
     def log_density(residual, squares):
         variance = residual + grid
-        return special.logsumexp(
-            log_prior - m / 2 * np.log(variance) - squares[:, None] / (2 * variance), axis=1
-        )
+        return special.logsumexp(log_prior - m / 2 * np.log(variance) - squares[:, None] / (2 * variance), axis=1)
 
     loss = log_density(residuals[0], (y**2).sum(1)) - log_density(residuals[1], ((y - shift * x) ** 2).sum(1))
     for epsilon in (0.1, 0.3, 0.6):
