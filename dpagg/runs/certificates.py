@@ -180,7 +180,12 @@ def _checks(certificate: dict[str, Any], event: Event) -> Iterator[Check]:
     same = event.adjacency in (certificate["adjacency"], "any")
     yield Check("adjacency", certificate["adjacency"], event.adjacency, same)
     facts = dict(certificate)
-    if "label" in certificate:
+    if "solver" in certificate:
+        # A fit scales labels, and what its event says of them.
+        stated = certificate["label"]["upper"] - certificate["label"]["lower"]
+        found = certificate["event"].get("label_range", 2.0) * certificate["label_scale"]
+        yield Check("label range is at most", stated, found, stated <= found * (1 + _AGREEMENT))
+    elif "label" in certificate:
         facts["label_range"] = certificate["label"]["upper"] - certificate["label"]["lower"]
     for name in ("num_bags", "bag_size", "label_range", "label_noise_variance", "failure_probability", "weight_cap"):
         if name in facts and name in certificate["event"]:

@@ -243,6 +243,8 @@ def _certificate(
             "num_rows": num_rows,
             "solver": declared["mechanism"],
             "row_bound": 1.0 / rule.row_scale,
+            "label_center": rule.label_center,
+            "label_scale": rule.label_scale,
             "columns": [dataclasses.asdict(column) for column in rule.schema.columns],
             "label": {"name": label.name, "lower": label.lower, "upper": label.upper},
             "schema": declared["schema"],

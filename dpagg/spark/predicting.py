@@ -29,6 +29,9 @@ from dpagg.spark.reading import quoted
 
 __all__ = ["exists", "predictions", "stored_format", "write_new"]
 
+# Delta stores columns of such names under others.
+_SPECIAL = " ,;{}()\n\t="
+
 
 def predictions(
     df: DataFrame, schema: Schema, coefficients: NDArray[np.float64], *, row_id: str | None, column: str
@@ -101,7 +104,10 @@ def write_new(df: DataFrame, path: str, stored_as: str) -> None:
     staging = staging_path(target)
     try:
         with spark_faults("while predictions were written", "OUT"):
-            df.write.format(stored_as).save(staging)
+            writer = df.write.format(stored_as)
+            if stored_as == "delta" and any(character in _SPECIAL for name in df.columns for character in name):
+                writer = writer.option("delta.columnMapping.mode", "name")
+            writer.save(staging)
         move_new(spark, staging, target, path)
     except (ConfigError, EnvironmentFault) as error:
         error.path = "OUT"
