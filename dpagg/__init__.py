@@ -10,11 +10,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dpagg.config import AggregateConfig, FitConfig, load_config
+    from dpagg.config import AggregateConfig, FitConfig, PrivateFitConfig, load_config
     from dpagg.regression.model import LinearModel
     from dpagg.runs.aggregate import run_aggregate
     from dpagg.runs.fit import run_fit
     from dpagg.runs.plan import make_plan
+    from dpagg.runs.predict import run_predict
     from dpagg.spark.session import SessionSettings, spark_session
 
 __version__ = "0.1.0"
@@ -23,11 +24,13 @@ __all__ = [
     "AggregateConfig",
     "FitConfig",
     "LinearModel",
+    "PrivateFitConfig",
     "SessionSettings",
     "load_config",
     "make_plan",
     "run_aggregate",
     "run_fit",
+    "run_predict",
     "spark_session",
 ]
 
@@ -35,11 +38,13 @@ _HOMES = {
     "AggregateConfig": "dpagg.config",
     "FitConfig": "dpagg.config",
     "LinearModel": "dpagg.regression.model",
+    "PrivateFitConfig": "dpagg.config",
     "SessionSettings": "dpagg.spark.session",
     "load_config": "dpagg.config",
     "make_plan": "dpagg.runs.plan",
     "run_aggregate": "dpagg.runs.aggregate",
     "run_fit": "dpagg.runs.fit",
+    "run_predict": "dpagg.runs.predict",
     "spark_session": "dpagg.spark.session",
 }
 

@@ -112,7 +112,7 @@ class FitPrivacyConfig(Model):
 class FitPerformanceConfig(Model):
     """Settings that change speed and memory, never privacy."""
 
-    rows_per_block: Count = 16_384
+    rows_per_block: Count | None = None
 
 
 class PrivateFitConfig(Config):

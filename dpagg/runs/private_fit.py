@@ -113,12 +113,12 @@ def run_private_fit(spark: SparkSession, config: PrivateFitConfig, *, insecure_s
         return FitResult(str(target), earlier, is_new=False)
 
     schema, declared_rows = config.encoding, config.privacy.num_rows
-    names = [schema.label.name]
+    table.refuse_partitions_by(schema.label.name)
+    if declared_rows is not None:
+        _check_delta(config, declared_rows)
     if config.privacy.adjacency == "zero_out_one_row":
-        names += [feature.name for feature in schema.features]
-        _check_delta(config, declared_rows or 1)
-    for name in names:
-        table.refuse_partitions_by(name)
+        for feature in schema.features:
+            table.refuse_partitions_by(feature.name, "feature")
     rule = BoundedRows(schema, config.mechanism.row_bound)
     secret = Secret.fresh() if insecure_seed is None else Secret.insecure(insecure_seed)
     rows = normalise(table.df, schema)

@@ -95,19 +95,19 @@ class InputTable:
         """
         return {name: value for name, value in self.pinned.items() if name not in _UNPUBLISHED}
 
-    def refuse_partitions_by(self, label: str) -> None:
-        """Refuse files in folders named by label values: names and number of files would tell labels.
+    def refuse_partitions_by(self, name: str, kind: str = "label") -> None:
+        """Refuse files in folders named by protected values: names and number of files would tell them.
 
         Raises
         ------
         DataError
             If there are such folders.
         """
-        if label.lower() in self.pinned.get("partition_columns", []):
+        if name.lower() in self.pinned.get("partition_columns", []):
             raise DataError(
-                f"the files of the input are laid out by the label {label!r}",
+                f"the files of the input are laid out by the {kind} {name!r}",
                 path="input.path",
-                remedy="Write the table without partitioning by the label: names and number of files would tell it.",
+                remedy=f"Write the table without partitioning by the {kind}: names and number of files would tell it.",
             )
 
     def recheck(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 import numpy as np
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from pyspark import RDD, StorageLevel
 from pyspark.sql import DataFrame
 
+from dpagg.errors import EnvironmentFault
 from dpagg.kernels.bounded_rows import BoundedRows, pack, unpack
 from dpagg.kernels.clipping import Energies, ResidualQuery, ResidualSums, RowShape
 from dpagg.kernels.labelled_factor import LabelledFactor
@@ -26,6 +27,7 @@ Array = NDArray[np.float64]
 S = TypeVar("S")
 
 _ROWS_A_BLOCK = 16_384
+_BLOCK_BYTES = 4 << 20
 
 
 class SparkData:
@@ -157,9 +159,9 @@ class SparkData:
 
 @contextmanager
 def packed_rows(
-    df: DataFrame, rule: BoundedRows, *, num_rows: int | None = None, rows_a_block: int = _ROWS_A_BLOCK
+    df: DataFrame, rule: BoundedRows, *, num_rows: int | None = None, rows_a_block: int | None = None
 ) -> Iterator[SparkData]:
-    """Encode a normalised table once, keep it in Spark's (encrypted) memory and disk, and release it at the end.
+    """Encode a normalised table once, keep it in Spark's (encrypted) scratch, and release it at the end.
 
     Nothing is read before the first question.
 
@@ -172,22 +174,23 @@ def packed_rows(
     num_rows : int, optional
         Declared number of rows. It is compared with nothing: under ``zero_out_one_row`` it is what the guarantee and
         the noise are for. None counts the rows.
-    rows_a_block : int
-        Rows in one block.
+    rows_a_block : int, optional
+        Rows in one block; 16,384 by default, fewer where a block would take more than 4 MiB.
     """
     width = rule.schema.num_columns
+    size = rows_a_block or min(_ROWS_A_BLOCK, max(1, _BLOCK_BYTES // (8 * (width + 1))))
 
     def blocks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows, labels, count = np.empty((rows_a_block, width)), np.empty(rows_a_block), 0
+        rows, labels, count = np.empty((size, width)), np.empty(size), 0
         for batch in batches:
             found, values = guarded(rule.encode, batch)
             used = 0
             while used < len(values):
-                step = min(rows_a_block - count, len(values) - used)
+                step = min(size - count, len(values) - used)
                 rows[count : count + step] = found[used : used + step]
                 labels[count : count + step] = values[used : used + step]
                 count, used = count + step, used + step
-                if count == rows_a_block:
+                if count == size:
                     yield pa.RecordBatch.from_pydict({"block": [pack(rows, labels)]})
                     count = 0
         if count:
@@ -196,9 +199,12 @@ def packed_rows(
     with spark_faults():
         # A closure for Arrow, bytes for everything after: a cached block reaches Python as it is.
         encoded = map_in_arrow(df, blocks, "block binary").rdd.map(lambda row: bytes(row.block))
-        encoded.persist(StorageLevel.MEMORY_AND_DISK)
+        # Not on the heap: beside Parquet's row groups that would be too much for a small one, and large arrays scatter
+        # it. What was just written is in the system's memory, as far as there is room.
+        encoded.persist(StorageLevel.DISK_ONLY)
     try:
         yield SparkData(encoded, width, num_rows)
     finally:
-        with spark_faults():
+        # Where this fails the JVM is gone: the next run removes its scratch, and the first fault is the telling one.
+        with suppress(EnvironmentFault), spark_faults():
             encoded.unpersist(blocking=True)

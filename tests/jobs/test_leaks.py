@@ -60,6 +60,12 @@ def run(tmp_path_factory, spark_submit):
     (home / "aggregate.yaml").write_text(yaml.safe_dump(config))
     fit = {"release": {"path": str(work / "out")}, "output": {"path": str(work / "model.json")}}
     (home / "fit.yaml").write_text(yaml.safe_dump(fit))
+    private = {name: config[name] for name in ("input", "schema")} | {
+        "privacy": {"epsilon": 1.0, "delta": 1e-6, "adjacency": "zero_out_one_row", "num_rows": NUM_ROWS},
+        "output": {"path": str(work / "private.json")},
+    }
+    private["input"] = {name: value for name, value in config["input"].items() if name != "row_id"}
+    (home / "private.yaml").write_text(yaml.safe_dump(private))
     logging = work / "log4j2.properties"
     logging.write_text(
         "rootLogger.level=debug\nrootLogger.appenderRef.file.ref=file\n"
@@ -80,6 +86,7 @@ def run(tmp_path_factory, spark_submit):
     for job, file, more in (
         ("aggregate", "aggregate.yaml", ["--insecure-seed", str(SEED)]),
         ("fit", "fit.yaml", []),
+        ("fit", "private.yaml", ["--insecure-seed", str(SEED)]),
         ("aggregate", "aggregate.yaml", []),  # refused: another release is there
     ):
         results.append(
@@ -141,8 +148,9 @@ def test_the_search_finds_what_is_there(run, tmp_path):
 
 def test_jobs_end_as_they_should(run):
     work, codes, _ = run
-    assert codes == [0, 0, 2], (work / "stderr-0").read_text()[-2000:] + (work / "stderr-1").read_text()[-2000:]
+    assert codes == [0, 0, 0, 2], (work / "stderr-0").read_text()[-2000:] + (work / "stderr-1").read_text()[-2000:]
     assert (work / "model.json").is_file()
+    assert json.loads((work / "private.json").read_text())["certificate"]["adjacency"] == "zero_out_one_row"
     promise = json.loads((work / "out" / "_certificate.json").read_text())
     assert promise["num_rows"] == NUM_ROWS and promise["engine"] == "rows"
 
