@@ -226,7 +226,7 @@ def test_no_release_and_no_certificate(spark: SparkSession, release: str, tmp_pa
 @pytest.mark.parametrize(
     ("changes", "error", "text"),
     [
-        ({"mechanism": "unweighted-sums"}, ConfigError, "only 'wtd-flag'"),
+        ({"mechanism": "unweighted-sums"}, ConfigError, "expected one of wtd-flag"),
         ({"columns": []}, DataError, "does not describe its columns"),
         ({"schema": {}}, DataError, "does not describe its columns"),
         ({"num_bags": BAGS + 1}, DataError, "what its certificate says"),
@@ -266,5 +266,5 @@ def test_a_table_of_other_columns_is_refused(spark: SparkSession, release: str, 
     path = str(tmp_path / "table")
     frame = spark.createDataFrame([(1, 2.0)], "bag_id bigint, features double")
     frame.writeTo(f"delta.`{path}`").using("delta").tableProperty(CERTIFICATE_PROPERTY, text).create()
-    with pytest.raises(DataError, match="no columns features"):
+    with pytest.raises(DataError, match="does not have the columns features"):
         fit(spark, path, tmp_path / "model.json")
