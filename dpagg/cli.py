@@ -304,7 +304,10 @@ def verify(
     file: Annotated[Path, typer.Argument(help="A release's folder, or its _certificate.json.", show_default=False)],
     as_json: JsonOption = False,
 ) -> int:
-    """Compute a certificate's numbers again from what was run; exit code 3 if they do not hold."""
+    """Compute a certificate's numbers and words again from the event that it states; exit code 3 if they differ.
+
+    That this event is what was run, and that nobody changed both together, is not told by the file.
+    """
     from dpagg.runs.certificates import load_certificate, verify_certificate
 
     found = verify_certificate(load_certificate(file))
@@ -316,7 +319,11 @@ def verify(
             table.add_row(check.name, *map(_shown, (check.stated, check.computed)), "" if check.holds else "WRONG")
         console = _console()
         console.print(table)
-        console.print("The numbers hold." if found.holds else "THE CERTIFICATE DOES NOT HOLD.")
+        console.print(
+            "The numbers follow from the event that the certificate states."
+            if found.holds
+            else "THE CERTIFICATE DOES NOT HOLD."
+        )
     return 0 if found.holds else PrivacyError.exit_code
 
 

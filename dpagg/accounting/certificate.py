@@ -11,7 +11,7 @@ from dpagg.accounting.event import Event
 FORMAT = "dpagg-certificate"
 VERSION = 1
 # Multiples of the claimed epsilon at which the curve is given.
-_CURVE = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0)
+CURVE = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0)
 
 ARITHMETIC = (
     "Weights and noise are drawn in double precision; the guarantee is that of the mechanism over the real numbers."
@@ -55,6 +55,28 @@ _ROW_STATEMENT = (
     "as it would have been with {unit} masked: counted, but adding nothing to any sum. How many rows there are is not "
     "protected."
 )
+
+
+def statement(
+    *,
+    epsilon: float,
+    delta: float,
+    is_private: bool,
+    assumptions: Sequence[str],
+    adjacency: str,
+    unit: str,
+    released: str,
+) -> str:
+    """Return the promise in one sentence, or that there is none; parameters as in `certificate`."""
+    if not is_private:
+        return "NOT PRIVATE: the random numbers of this release come from a public seed. Use it for tests only."
+    if not math.isfinite(epsilon):
+        return "NOT PRIVATE: sums over known members without weights or noise protect no label (infinite epsilon)."
+    assumed = any(line.startswith("ASSUMED") for line in assumptions)
+    condition = "IF what is ASSUMED below holds: whatever" if assumed else "Whatever"
+    template = _ROW_STATEMENT if adjacency == "zero_out_one_row" else _LABEL_STATEMENT
+    claim = template.format(released=released, epsilon=epsilon, delta=delta, unit=unit)
+    return f"{condition} anybody knew before: the {claim}"
 
 
 def certificate(
@@ -111,20 +133,18 @@ def certificate(
     bounded = reached < 1.0
     if bounded and reached > delta:
         raise ValueError(f"the event has delta {reached:g} at epsilon {epsilon:g}, which is over the claimed {delta:g}")
-    if not is_private:
-        statement = "NOT PRIVATE: the random numbers of this release come from a public seed. Use it for tests only."
-    elif not bounded:
-        statement = "NOT PRIVATE: sums over known members without weights or noise protect no label (infinite epsilon)."
-    else:
-        assumed = any(line.startswith("ASSUMED") for line in assumptions)
-        condition = "IF what is ASSUMED below holds: whatever" if assumed else "Whatever"
-        template = _ROW_STATEMENT if adjacency == "zero_out_one_row" else _LABEL_STATEMENT
-        claim = template.format(released=released, epsilon=epsilon, delta=delta, unit=unit)
-        statement = f"{condition} anybody knew before: the {claim}"
     return {
         "format": FORMAT,
         "version": VERSION,
-        "statement": statement,
+        "statement": statement(
+            epsilon=epsilon if bounded else math.inf,
+            delta=delta,
+            is_private=is_private,
+            assumptions=assumptions,
+            adjacency=adjacency,
+            unit=unit,
+            released=released,
+        ),
         "mechanism": mechanism,
         "adjacency": adjacency,
         "unit": unit,
@@ -132,7 +152,7 @@ def certificate(
         "epsilon": epsilon if bounded else "inf",
         "delta": delta if bounded else 1.0,
         "delta_at_epsilon": reached,
-        "curve": [{"epsilon": epsilon * step, "delta": event.delta(epsilon * step)} for step in _CURVE],
+        "curve": [{"epsilon": epsilon * step, "delta": event.delta(epsilon * step)} for step in CURVE],
         "event": event.to_dict(),
         "assumptions": [*assumptions, ARITHMETIC],
         "public": list(public),

@@ -85,7 +85,11 @@ class Event(abc.ABC):
             raise ValueError("epsilon must be a number, not NaN")
         flat = asked.ravel()
         finite = np.isfinite(flat)
-        out = np.where(flat > 0, self._failure, 1.0)
+        out = np.ones(flat.shape)
+        if (flat == np.inf).any():
+            # The curve falls, so what is left at a large epsilon is an upper bound; exp(700) is still a number.
+            far = float(np.exp(self._log_delta(np.array([700.0]))[0]))
+            out[flat == np.inf] = far + self._failure
         if finite.any():
             folded = np.abs(flat[finite])
             value = np.minimum(np.exp(self._log_delta(folded)) + self._failure, 1.0)

@@ -178,6 +178,12 @@ class HiddenNoiseUserAggregation(_HiddenNoise):
         )
 
 
+def can_hide(event: WeightedAggregation | UserAggregation) -> bool:
+    """Return whether a hidden level has anything to hide: both the residual sum and the mean may move."""
+    unit = _unit_change(event)
+    return unit.spread > 0 and unit.shift > 0
+
+
 def with_hidden_noise(
     event: WeightedAggregation | UserAggregation, *, epsilon: float, delta: float
 ) -> HiddenNoiseAggregation | HiddenNoiseUserAggregation:
@@ -204,6 +210,7 @@ def with_hidden_noise(
         event.residual_floor == 0 and event.label_noise_variance == 0 and event.failure_probability == 0,
         "the event must have no floor, noise or failure probability of its own",
     )
+    require(can_hide(event), "a level hides nothing where residuals, or means, can't move: use a known level")
     unit = _unit_change(event)
     z = float(stats.norm.isf(_FAILURE_SHARE * delta / 2.5))
     budget = delta * (1 - _FAILURE_SHARE)

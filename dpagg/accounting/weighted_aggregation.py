@@ -185,9 +185,7 @@ def label_change(
     if floor == 0:
         # A pair without a floor: nothing bounds the ratio, unless the change is provably none.
         none = energy == 0 and growth == 0
-        return LabelChange(
-            rows=rows, spread=0.0 if none else math.inf, shift=0.0 if none else math.inf, mu=mu
-        )
+        return LabelChange(rows=rows, spread=0.0 if none else math.inf, shift=0.0 if none else math.inf, mu=mu)
     return LabelChange(rows=rows, spread=growth / floor, shift=energy / floor, mu=mu)
 
 

@@ -32,12 +32,16 @@ AUTO_ACCEPTANCE = 0.05
 def key_bytes(column: pa.Array) -> list[bytes]:
     """Return the row keys of a column of int64, text or binary, one byte string a row.
 
-    A whole number becomes its 8 little-endian bytes, text its UTF-8. Keys of one table are of one type, so different
-    keys have different bytes.
+    A whole number becomes its 8 little-endian bytes, a time of day or date that of its count, text its bytes. Keys of
+    one table are of one type, so different keys have different bytes.
     """
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.int64())  # as text, two moments may look alike where clocks change
     if pa.types.is_int64(column.type):
         numbers: NDArray[np.int64] = np.ascontiguousarray(column.to_numpy(zero_copy_only=False), dtype="<i8")
         return [bytes(number) for number in numbers.view("V8").tolist()]
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        column = column.cast(pa.binary())
     return [key if isinstance(key, bytes) else str(key).encode() for key in column.to_pylist()]
 
 

@@ -128,9 +128,9 @@ def encode_label(column: pa.Array | pa.ChunkedArray, label: Label) -> FloatArray
     return np.where(np.isfinite(values), np.clip(values, label.lower, label.upper), label.missing_constant)
 
 
-def hash_buckets(values: Sequence[str], buckets: int) -> npt.NDArray[np.int64]:
-    """Bucket of each text, int64 of shape (k,) (see `Hashed`)."""
-    digests = b"".join(hashlib.blake2b(value.encode(), digest_size=8).digest() for value in values)
+def hash_buckets(values: Sequence[bytes], buckets: int) -> npt.NDArray[np.int64]:
+    """Bucket of each text by its bytes, int64 of shape (k,) (see `Hashed`)."""
+    digests = b"".join(hashlib.blake2b(value, digest_size=8).digest() for value in values)
     return (np.frombuffer(digests, dtype="<u8") % np.uint64(buckets)).astype(np.int64)
 
 
@@ -170,12 +170,13 @@ def _codes(column: pa.Array, feature: Categorical | Hashed) -> tuple[npt.NDArray
     else:
         distinct = text.dictionary_encode()
         codes = _filled(distinct.indices)
-        buckets = hash_buckets(distinct.dictionary.to_pylist(), feature.buckets)
+        # A cell need not be valid UTF-8, and none may raise an error.
+        buckets = hash_buckets(distinct.dictionary.cast(pa.binary()).to_pylist(), feature.buckets)
         found = codes >= 0
         codes[found] = buckets[codes[found]]
         width = feature.buckets
         if isinstance(feature.missing, Constant):
-            constant = int(hash_buckets([str(feature.missing.value)], feature.buckets)[0])
+            constant = int(hash_buckets([str(feature.missing.value).encode()], feature.buckets)[0])
     if constant is not None:
         codes[codes < 0] = constant
     elif feature.missing == "indicator":

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dpagg.errors import DataError
 from dpagg.kernels.clipping import Energies, ResidualQuery, ResidualSums, RowShape, clip_rows
-from dpagg.kernels.factor import Factor
+from dpagg.kernels.labelled_factor import LabelledFactor
 
 __all__ = ["ArrayData", "Data"]
 
@@ -101,8 +101,7 @@ class ArrayData:
     def factor(self) -> Array:
         """Return the canonical factor of ``[X y]``."""
         if self._factor is None:
-            whole = np.column_stack([self._rows, self._labels])
-            self._factor = Factor.zero(whole.shape[1]).add(whole).canonical()
+            self._factor = LabelledFactor.of(self._rows, self._labels).canonical()
         return self._factor
 
     def energies(self) -> Energies:

@@ -9,7 +9,12 @@ from typing import Any
 
 from dpagg.accounting.calibration import largest_num_bags, with_least_label_noise
 from dpagg.accounting.event import Event
-from dpagg.accounting.hidden_noise import HiddenNoiseAggregation, HiddenNoiseUserAggregation, with_hidden_noise
+from dpagg.accounting.hidden_noise import (
+    HiddenNoiseAggregation,
+    HiddenNoiseUserAggregation,
+    can_hide,
+    with_hidden_noise,
+)
 from dpagg.accounting.private_floor import PrivateFloor, calibrate_private_floor
 from dpagg.accounting.unweighted_sums import UnweightedSums
 from dpagg.accounting.user_aggregation import UserAggregation
@@ -137,7 +142,7 @@ def require_possible(mean_squared_residual: float, label_magnitude: float) -> No
 
 def _noised(bare: WeightedAggregation | UserAggregation, level: str, epsilon: float, delta: float) -> Event:
     """Noise of a known or a hidden level; the choice depends on public numbers only."""
-    if level == "known":
+    if level == "known" or not can_hide(bare):
         return with_least_label_noise(bare, epsilon=epsilon, delta=delta)
     hidden = with_hidden_noise(bare, epsilon=epsilon, delta=delta)
     if level == "hidden":

@@ -9,8 +9,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dpagg.accounting import Event
-from dpagg.accounting.certificate import FORMAT, VERSION
+from dpagg.accounting.certificate import CURVE, FORMAT, VERSION, statement
 from dpagg.errors import DataError
 
 
@@ -95,6 +97,21 @@ def _fit_lines(certificate: dict[str, Any]) -> list[str]:
     ]
 
 
+# Which events a release of each mechanism may be accounted by.
+_LABELS = frozenset({"WeightedAggregation", "HiddenNoiseAggregation", "UserAggregation", "HiddenNoiseUserAggregation"})
+_EVENTS: dict[str, frozenset[str]] = {
+    "wtd-flag": _LABELS,
+    "unweighted-sums": frozenset({"UnweightedSums"}),
+    "sampled-wtd-flag": frozenset({"SampledAggregation"}),
+    "sampled-noisy-wtd-lag": frozenset({"NoisyLabelAggregation"}),
+    "ihm": frozenset({"GaussianRelease", "HessianMixing"}),
+    "ihm-paper": frozenset({"HessianMixing"}),
+    "linear-mixing": frozenset({"LinearMixing"}),
+    "adassp": frozenset({"AdaSSP"}),
+    "dp-gd": frozenset({"NoisyGradientDescent"}),
+    "label-gaussian": frozenset({"LabelGaussian"}),
+}
+
 # Two computations of one delta agree to far more digits; libraries of another version may cost the last ones.
 _AGREEMENT = 1e-6
 
@@ -138,7 +155,8 @@ class Verification:
 def verify_certificate(certificate: dict[str, Any]) -> Verification:
     """Compute the numbers of a certificate again from its event, and compare.
 
-    The event is what was run. That it is what was *really* run, and the assumptions, are for a reviewer to judge.
+    The event says what was run. That it is what was *really* run, that nobody edited event and numbers together, and
+    the assumptions, are for a reviewer to judge.
 
     Parameters
     ----------
@@ -179,6 +197,7 @@ def _checks(certificate: dict[str, Any], event: Event) -> Iterator[Check]:
         yield Check(f"curve at epsilon {point['epsilon']:.4g}", stated, found, _agree(stated, found))
     same = event.adjacency in (certificate["adjacency"], "any")
     yield Check("adjacency", certificate["adjacency"], event.adjacency, same)
+    yield from _words(certificate, epsilon, delta, not seeded)
     facts = dict(certificate)
     if "solver" in certificate:
         # A fit scales labels, and what its event says of them.
@@ -188,9 +207,40 @@ def _checks(certificate: dict[str, Any], event: Event) -> Iterator[Check]:
     elif "label" in certificate:
         facts["label_range"] = certificate["label"]["upper"] - certificate["label"]["lower"]
     for name in ("num_bags", "bag_size", "label_range", "label_noise_variance", "failure_probability", "weight_cap"):
-        if name in facts and name in certificate["event"]:
-            stated, found = facts[name], certificate["event"][name]
+        if name in facts and getattr(event, name, None) is not None and "solver" not in certificate:
+            stated, found = facts[name], getattr(event, name)
             yield Check(name, stated, found, stated == found or _agree(stated, found))
+    leverage = getattr(event, "leverage", None)
+    if "leverage" in certificate and leverage is not None and not hasattr(event, "max_rows"):
+        stated, found = certificate["leverage"]["largest"], float(np.max(leverage))
+        yield Check("largest leverage", stated, found, _agree(stated, found))
+    if "label_noise_level" in certificate:
+        hidden = hasattr(event, "noise_floor")
+        said = str(certificate["label_noise_level"]).startswith("hidden")
+        yield Check("label noise level is hidden", said, hidden, said is hidden)
+
+
+def _words(certificate: dict[str, Any], epsilon: float, delta: float, is_private: bool) -> Iterator[Check]:
+    """Check what is said in words against the numbers and the event."""
+    mechanism, kind = certificate["mechanism"], certificate["event"]["event"]
+    allowed = _EVENTS.get(mechanism, frozenset())
+    yield Check("event of the mechanism", mechanism, kind, kind in allowed)
+    said = statement(
+        epsilon=epsilon,
+        delta=delta,
+        is_private=is_private,
+        assumptions=certificate["assumptions"],
+        adjacency=certificate["adjacency"],
+        unit=certificate["unit"],
+        released="model" if "solver" in certificate else "table",
+    )
+    yield Check("statement", certificate["statement"], said, certificate["statement"] == said)
+    floor = float(certificate["event"].get("residual_floor", 0.0))
+    if floor > 0 and "private_floor" not in certificate:
+        assumed = any(line.startswith("ASSUMED") for line in certificate["assumptions"])
+        yield Check("the floor is said to be assumed", assumed, True, assumed)
+    points = len(certificate["curve"])
+    yield Check("points of the curve", points, len(CURVE), points == len(CURVE))
 
 
 def _agree(stated: Any, computed: Any) -> bool:

@@ -112,7 +112,15 @@ def earlier_model(target: Path) -> LinearModel | None:
 
 
 def write_model(target: Path, document: Mapping[str, Any]) -> None:
-    """Write all of a model file or nothing; an `EnvironmentFault` if it cannot be written."""
+    """Write all of a model file or nothing, and never over another one.
+
+    Raises
+    ------
+    ConfigError
+        If something is at the path by now.
+    EnvironmentFault
+        If the file cannot be written.
+    """
     text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -122,13 +130,29 @@ def write_model(target: Path, document: Mapping[str, Any]) -> None:
                 stream.write(text)
                 stream.flush()
                 os.fsync(stream.fileno())
-            partial.replace(target)
-        except BaseException:
+            _publish(partial, target)
+        finally:
             partial.unlink(missing_ok=True)
-            raise
+    except FileExistsError:
+        raise ConfigError(
+            f"{target} came into being while this run was under way, by another run perhaps; it was not replaced",
+            path="output.path",
+            remedy="Choose a new path.",
+        ) from None
     except OSError as error:
         raise EnvironmentFault(
             f"the model could not be written to {target}: {error.strerror}",
             path="output.path",
             remedy="Check that the folder can be written to and the disk has room; nothing was left there.",
         ) from None
+
+
+def _publish(partial: Path, target: Path) -> None:
+    """Give a finished file its name, in one step and only if the name is free."""
+    try:
+        os.link(partial, target)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without hard links
+        with target.open("x", encoding="utf-8") as stream:
+            stream.write(partial.read_text(encoding="utf-8"))

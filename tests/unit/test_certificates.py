@@ -8,12 +8,13 @@ import pytest
 from dpagg.accounting import LabelGaussian, NoisyLabelAggregation, UnweightedSums, WeightedAggregation
 from dpagg.accounting.calibration import with_least_label_noise
 from dpagg.accounting.certificate import certificate
+from dpagg.accounting.hidden_noise import with_hidden_noise
 from dpagg.cli import run
 from dpagg.errors import DataError
 from dpagg.runs.certificates import verify_certificate
 
 
-def _certificate(event=None, **facts):
+def _certificate(event=None, mechanism="wtd-flag", **facts):
     if event is None:
         bare = WeightedAggregation(
             num_bags=40, label_range=2.0, leverage=(0.3, 0.1), residual_floor=0.0, residual_bound=(1.0, 1.5)
@@ -22,7 +23,7 @@ def _certificate(event=None, **facts):
     return certificate(
         event,
         unit="one label",
-        mechanism="wtd-flag",
+        mechanism=mechanism,
         epsilon=1.0,
         delta=1e-6,
         is_private=True,
@@ -40,6 +41,8 @@ def good():
         label={"name": "y", "lower": -1.0, "upper": 1.0},
         label_noise_variance=event["label_noise_variance"],
         failure_probability=0.0,
+        leverage={"largest": 0.3, "cap": None},
+        label_noise_level="known",
     )
 
 
@@ -53,7 +56,7 @@ def _verify(tmp_path, found, capfd, *arguments):
 
 def test_an_untouched_certificate_holds(tmp_path, good, capfd):
     code, shown = _verify(tmp_path, good, capfd)
-    assert code == 0 and "The numbers hold" in shown.out and "WRONG" not in shown.out
+    assert code == 0 and "The numbers follow" in shown.out and "WRONG" not in shown.out
     code, shown = _verify(tmp_path, good, capfd, "--json")
     found = json.loads(shown.out)
     assert code == 0 and found["holds"]
@@ -77,6 +80,13 @@ def test_an_untouched_certificate_holds(tmp_path, good, capfd):
         (("event", "label_noise_variance"), 10.0, "delta at epsilon 1 is at most"),
         (("event", "num_bags"), 80, "delta at epsilon 1 is at most"),
         (("randomness",), "public seed: not private", "private"),
+        (("statement",), "Nobody will ever know.", "statement"),
+        (("unit",), "all labels of one user", "statement"),
+        (("mechanism",), "ihm", "event of the mechanism"),
+        (("curve",), [], "points of the curve"),
+        (("leverage", "largest"), 0.01, "largest leverage"),
+        (("label_noise_level",), "hidden", "label noise level is hidden"),
+        (("event", "leverage"), [0.01], "largest leverage"),
     ],
 )
 def test_what_was_changed_is_noticed(tmp_path, good, capfd, path, value, noticed):
@@ -92,7 +102,7 @@ def test_what_was_changed_is_noticed(tmp_path, good, capfd, path, value, noticed
 
 
 def test_no_privacy_is_verified_as_none(tmp_path, capfd):
-    found = _certificate(UnweightedSums())
+    found = _certificate(UnweightedSums(), "unweighted-sums")
     assert _verify(tmp_path, found, capfd)[0] == 0
     found["private"] = True
     code, shown = _verify(tmp_path, found, capfd)
@@ -102,14 +112,35 @@ def test_no_privacy_is_verified_as_none(tmp_path, capfd):
 
 
 @pytest.mark.parametrize(
-    "event",
+    ("event", "mechanism"),
     [
-        LabelGaussian(label_range=1.0, leverage=0.1, noise_std=2.0),
-        NoisyLabelAggregation(bag_size=50, noised_fraction=0.5, noise_std=9.0, label_range=1.0, weight_cap=0.5),
+        (LabelGaussian(label_range=1.0, leverage=0.1, noise_std=2.0), "label-gaussian"),
+        (
+            NoisyLabelAggregation(bag_size=50, noised_fraction=0.5, noise_std=9.0, label_range=1.0, weight_cap=0.5),
+            "sampled-noisy-wtd-lag",
+        ),
     ],
 )
-def test_other_events_are_verified_too(event):
-    assert verify_certificate(_certificate(event)).holds
+def test_other_events_are_verified_too(event, mechanism):
+    assert verify_certificate(_certificate(event, mechanism)).holds
+    assert not verify_certificate(_certificate(event, "wtd-flag")).holds
+
+
+def test_a_hidden_level_passed_off_as_none_is_noticed():
+    bare = WeightedAggregation(
+        num_bags=4000, label_range=2.0, leverage=(0.3, 0.1), residual_floor=0.0, residual_bound=(1.0, 1.5)
+    )
+    event = with_hidden_noise(bare, epsilon=1.0, delta=1e-6)
+    facts = {"label_noise_variance": event.noise_mean, "failure_probability": event.failure_probability}
+    good = _certificate(event, label_noise_level="hidden: the variance given is its mean", **facts)
+    assert verify_certificate(good).holds
+    for change in ({"label_noise_variance": 0.0}, {"failure_probability": 0.0}, {"label_noise_level": "known"}):
+        assert not verify_certificate(good | change).holds
+
+
+def test_an_assumed_floor_that_is_not_said_is_noticed():
+    event = WeightedAggregation(num_bags=1, label_range=2.0, leverage=0.01, residual_floor=1e6, residual_bound=2.0)
+    assert not verify_certificate(_certificate(event)).holds
 
 
 @pytest.mark.parametrize(

@@ -267,3 +267,12 @@ def test_a_million_rows_of_twenty_numbers_take_a_fraction_of_a_second() -> None:
         took.append(time.perf_counter() - start)
     # 0.07 s on one quiet core; a loop over rows takes more than 10 s, and a busy machine must not fail this.
     assert min(took) < 1.0
+
+
+def test_a_cell_that_is_not_utf8_is_hashed_like_any_other():
+    cells = pa.array([b"plain", b"\xff\xfe", None, "überall".encode()], type=pa.binary()).view(pa.string())
+    schema = Schema((Hashed("g", 4, "indicator"),), Label("y", 0.0, 1.0, 0.0))
+    encoded, keep = encode_features(pa.RecordBatch.from_arrays([cells], names=["g"]), schema)
+    assert keep.all() and (encoded[:, 1:].sum(axis=1) <= 1).all()
+    again, _ = encode_features(pa.RecordBatch.from_arrays([pa.array(["plain", "überall"])], names=["g"]), schema)
+    np.testing.assert_array_equal(encoded[[0, 3]], again)
