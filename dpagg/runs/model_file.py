@@ -133,12 +133,6 @@ def write_model(target: Path, document: Mapping[str, Any]) -> None:
             _publish(partial, target)
         finally:
             partial.unlink(missing_ok=True)
-    except FileExistsError:
-        raise ConfigError(
-            f"{target} came into being while this run was under way, by another run perhaps; it was not replaced",
-            path="output.path",
-            remedy="Choose a new path.",
-        ) from None
     except OSError as error:
         raise EnvironmentFault(
             f"the model could not be written to {target}: {error.strerror}",
@@ -150,9 +144,16 @@ def write_model(target: Path, document: Mapping[str, Any]) -> None:
 def _publish(partial: Path, target: Path) -> None:
     """Give a finished file its name, in one step and only if the name is free."""
     try:
-        os.link(partial, target)
+        try:
+            os.link(partial, target)
+        except FileExistsError:
+            raise
+        except OSError:  # a file system without hard links
+            with target.open("x", encoding="utf-8") as stream:
+                stream.write(partial.read_text(encoding="utf-8"))
     except FileExistsError:
-        raise
-    except OSError:  # a file system without hard links
-        with target.open("x", encoding="utf-8") as stream:
-            stream.write(partial.read_text(encoding="utf-8"))
+        raise ConfigError(
+            f"{target} came into being while this run was under way, by another run perhaps; it was not replaced",
+            path="output.path",
+            remedy="Choose a new path.",
+        ) from None

@@ -17,6 +17,7 @@ from dpagg.config import FitConfig, SchemaConfig
 from dpagg.errors import ConfigError, DataError, EnvironmentFault
 from dpagg.regression.model import LinearModel
 from dpagg.runs.fit import FitResult, run_fit
+from dpagg.runs.model_file import write_model
 from dpagg.spark.delta import CERTIFICATE_PROPERTY, publish
 
 SCHEMA = {
@@ -268,3 +269,12 @@ def test_a_table_of_other_columns_is_refused(spark: SparkSession, release: str, 
     frame.writeTo(f"delta.`{path}`").using("delta").tableProperty(CERTIFICATE_PROPERTY, text).create()
     with pytest.raises(DataError, match="does not have the columns features"):
         fit(spark, path, tmp_path / "model.json")
+
+
+def test_a_model_that_came_first_is_not_replaced(tmp_path: Path) -> None:
+    target = tmp_path / "model.json"
+    write_model(target, {"first": 1})
+    with pytest.raises(ConfigError, match="came into being"):
+        write_model(target, {"second": 2})
+    assert json.loads(target.read_text()) == {"first": 1}
+    assert [path.name for path in tmp_path.iterdir()] == ["model.json"]
