@@ -10,9 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+# The same examples in each run, so that a failure belongs to a change; --hypothesis-profile=default looks further.
+settings.register_profile("repeatable", derandomize=True)
+settings.load_profile("repeatable")
 
 ROOT = Path(__file__).resolve().parent.parent
 
