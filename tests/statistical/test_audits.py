@@ -36,15 +36,15 @@ EPSILON, DELTA = 1.0, 1e-3
 CLAIM = {"epsilon": EPSILON, "delta": DELTA}
 SECRET = Secret.insecure(20)
 
-# Draws, and the least bound asked for. Less is asked for where the attacked pair has a smaller epsilon than the claim
-# (users 0.76), or an unknown one (hidden noise).
+# Draws, and the least bound asked for. Less is asked for where the epsilon of the attacked pair is not known (hidden
+# noise).
 HONEST = {
     "wtd-flag/factor": (400_000, 0.75),
     "wtd-flag/rows": (400_000, 0.75),
     "wtd-flag/no-intercept": (400_000, 0.75),
     "wtd-flag/private-floor": (400_000, 0.7),
     "wtd-flag/hidden-noise": (100_000, 0.6),
-    "wtd-flag/users": (200_000, 0.55),
+    "wtd-flag/users": (400_000, 0.7),
     "sampled-wtd-flag": (400_000, 0.7),
     "sampled-noisy-wtd-lag/any-weights": (200_000, 0.7),
     "sampled-noisy-wtd-lag/capped": (200_000, 0.7),
@@ -153,11 +153,17 @@ WEAK = {
         SECRET,
         100_000,
     ),
+    "hidden noise, noise 20 % lower": (
+        lambda: hidden_noise(pair=intercept_pair(2), **CLAIM),
+        scaled(0.8, "label-noise"),
+        400_000,
+    ),
     "hidden noise, labels in twice the range": (
         lambda: hidden_noise(pair=intercept_pair(2, 2.0), **CLAIM),
         SECRET,
         100_000,
     ),
+    "users, noise 20 % lower": (lambda: user_aggregation(**CLAIM), scaled(0.8, "label-noise"), 400_000),
     "users, labels in twice the range": (lambda: user_aggregation(range_factor=2.0, **CLAIM), SECRET, 200_000),
     "bags, noise 20 % lower": (
         lambda: sampled_aggregation(pair=intercept_pair(2), **CLAIM),
