@@ -35,14 +35,14 @@ def _end_with_parent() -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
 
-def until(found: Callable[[], T | None], what: str, seconds: float = 120.0) -> T:
+def until(found: Callable[[], T | None], what: str, seconds: float = 200.0) -> T:
     """Ask again until there is an answer."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         answer = found()
         if answer:
             return answer
-        time.sleep(0.1)
+        time.sleep(0.02)
     raise AssertionError(f"{what}: not within {seconds:g} s")
 
 
@@ -156,7 +156,7 @@ class Cluster:
             said = re.search(pattern, log.read_text(errors="replace"))
             return said.group(1).rstrip(".") if said else None
 
-        return until(found, pattern, 60)
+        return until(found, pattern)
 
 
 class Application:
@@ -184,8 +184,6 @@ class Application:
             "spark.ui.port": "0",
             "spark.sql.shuffle.partitions": "4",
             "spark.databricks.delta.snapshotPartitions": "2",
-            # A lost executor is known to the driver at once from its worker; these only shorten what is waited for.
-            "spark.task.maxFailures": "4",
             **conf,
         }
         command = [str(Path(sys.executable).parent / "spark-submit"), "--master", cluster.url, "--name", self.name]
@@ -205,7 +203,7 @@ class Application:
             )
         self._api: str | None = None
 
-    def wait(self, seconds: float = 240.0) -> int:
+    def wait(self, seconds: float = 400.0) -> int:
         """Wait for the end and return the exit code."""
         try:
             return self.process.wait(seconds)
@@ -264,7 +262,7 @@ class Application:
     def address(self) -> str:
         """Of its REST API."""
         if self._api is None:
-            self._api = until(self._look, f"{self.name} in the master's list", 90)
+            self._api = until(self._look, f"{self.name} in the master's list", 200)
         return self._api
 
     def _look(self) -> str | None:
@@ -287,17 +285,19 @@ class Session(Application):
         os.mkfifo(pipe)
         self._asked = 0
         self.first_stage = 0
+        self.frozen: list[Frozen] = []
         script = Path(__file__).with_name("session_driver.py")
         super().__init__(cluster, script, (pipe, folder), (), dict(conf or {}), {})
-        self._pipe = until(lambda: self._open(pipe), "the driver", 90)
+        self._pipe = until(lambda: self._open(pipe), "the driver", 200)
 
     def start(self, *arguments: str | Path) -> None:
         """Run a command; `answer` waits for its exit code."""
-        self.first_stage = 1 + max((each["stageId"] for each in self.stages()), default=-1) if self._asked else 0
+        self.settle()
+        self.first_stage = 1 + max((each["stageId"] for each in self.stages()), default=-1)
         os.write(self._pipe, json.dumps([*map(str, arguments)]).encode() + b"\n")
         self._asked += 1
 
-    def answer(self, seconds: float = 180.0) -> int:
+    def answer(self, seconds: float = 400.0) -> int:
         """Wait for the exit code of the last command."""
         file = self._answers / str(self._asked - 1)
         until(lambda: file.exists() or self.process.poll() is not None, "the end of a command", seconds)
@@ -305,15 +305,25 @@ class Session(Application):
             raise AssertionError(f"the driver ended:\n{self.text()[-3000:]}")
         return int(file.read_text())
 
+    def settle(self) -> None:
+        """Let go of what a failed test left, and wait for it."""
+        for frozen in self.frozen:
+            frozen.resume()
+        self.frozen.clear()
+        if self._asked:
+            self.answer()
+
     def answered(self) -> bool:
         """Whether the last command has ended."""
         return (self._answers / str(self._asked - 1)).exists()
 
     def close(self) -> None:
         """Let the driver end."""
+        for frozen in self.frozen:
+            frozen.resume()
         os.close(self._pipe)
         try:
-            self.process.wait(60)
+            self.process.wait(120)
         except subprocess.TimeoutExpired:
             self.kill()
 
@@ -326,27 +336,26 @@ class Session(Application):
 
 
 class Frozen:
-    """An executor whose Python stands still in the middle of a task, as on a machine that hangs.
+    """An executor that stands still in the middle of a task, as on a machine that hangs: its Python, or its JVM too.
 
-    Made by waiting for the n-th stage of a name within the session's command.
+    Made when the n-th stage of a name within the session's command begins; the task is of this stage, or of a later
+    one of the name where stages are short. Other executors still fetch what they need from one whose JVM runs.
     """
 
-    def __init__(self, session: Session, stage_name: str, occurrence: int = 1) -> None:
-        self._session = session
-        self.stage = until(lambda: self._active(stage_name, occurrence), f"stage {occurrence} of {stage_name}")
-        executors = [name for name, each in session.executors().items() if each["isActive"]]
-        stopped = {name: self._stop(name) for name in executors}
-        for self.executor in executors:
-            self._processes = stopped[self.executor]
-            for other in executors:
-                if other != self.executor:
-                    _signal(stopped[other], signal.SIGCONT)
-            task = self._hanging()
-            if task is not None:
-                self.task = task
-                return
-            _signal(self._processes, signal.SIGCONT)
-        raise AssertionError(f"stage {self.stage} was over too early: {session.tasks(self.stage)}")
+    def __init__(self, session: Session, stage_name: str, occurrence: int = 1, *, jvm: bool = False) -> None:
+        self._session, self._jvm, self._stage_name = session, jvm, stage_name
+        self._processes: list[int] = []
+        first = until(lambda: self._begun(occurrence), f"stage {occurrence} of {stage_name}")
+        active = [name for name, each in session.executors().items() if each["isActive"]]
+        stopped = {name: self._stop(session.executor_process(name)) for name in active}
+        self._processes = [process for each in stopped.values() for process in each]
+        session.frozen.append(self)
+        self.task = until(lambda: self._hanging(first), f"a task of {stage_name} that hangs", 40)
+        self.stage, self.executor = int(self.task["stageId"]), str(self.task["executorId"])
+        for name, processes in stopped.items():
+            if name != self.executor:
+                _signal(processes, signal.SIGCONT)
+        self._processes = stopped[self.executor]
 
     def resume(self) -> None:
         """Let it go on."""
@@ -356,38 +365,41 @@ class Frozen:
         """End the executor and its Python at once, as when its machine is lost."""
         _signal([self._session.executor_process(self.executor), *self._processes], signal.SIGKILL)
 
-    def _active(self, stage_name: str, occurrence: int) -> int | None:
-        session = self._session
-        stages = {each["stageId"]: each for each in session.stages(session.first_stage - 1)}
-        named = [stage for stage, each in sorted(stages.items()) if re.search(stage_name, each["name"])]
-        if len(named) >= occurrence and stages[named[occurrence - 1]]["numActiveTasks"]:
+    def _begun(self, occurrence: int) -> int | None:
+        found = self._session.stages(self._session.first_stage - 1)
+        named = sorted({each["stageId"] for each in found if re.search(self._stage_name, each["name"])})
+        if len(named) >= occurrence:
             return int(named[occurrence - 1])
-        if session.answered():
-            raise AssertionError(f"no stage {occurrence} of {stage_name}: {[each['name'] for each in stages.values()]}")
+        if self._session.answered():
+            raise AssertionError(f"no stage {occurrence} of {self._stage_name}: {[each['name'] for each in found]}")
         return None
 
-    def _stop(self, executor: str) -> list[int]:
-        process = self._session.executor_process(executor)
+    def _stop(self, executor: int) -> list[int]:
+        if self._jvm:
+            _signal([executor], signal.SIGSTOP)
+            return [executor]
         # The daemon first: it could start another worker.
-        daemons = [each for each in children(process) if "pyspark.daemon" in _words(each)]
+        daemons = [each for each in children(executor) if "pyspark.daemon" in _words(each)]
         _signal(daemons, signal.SIGSTOP)
         workers = [worker for daemon in daemons for worker in children(daemon)]
         _signal(workers, signal.SIGSTOP)
         return [*workers, *daemons]
 
-    def _hanging(self) -> dict[str, Any] | None:
-        """A task of the stage that is still running after a while."""
-        for _ in range(3):
-            before = {each["taskId"] for each in self._running()}
-            time.sleep(1.0)
-            for task in self._running():
-                if task["taskId"] in before:
-                    return task
-        return None
+    def _hanging(self, first: int) -> dict[str, Any] | None:
+        """A task that is still running after a while."""
+        before = {each["taskId"] for each in self._running(first)}
+        time.sleep(1.0)
+        return next((each for each in self._running(first) if each["taskId"] in before), None)
 
-    def _running(self) -> list[dict[str, Any]]:
-        tasks = self._session.tasks(self.stage)
-        return [each for each in tasks if each["status"] == "RUNNING" and each["executorId"] == self.executor]
+    def _running(self, first: int) -> list[dict[str, Any]]:
+        active = [each for each in self._session.stages(first - 1) if each["status"] == "ACTIVE"]
+        tasks = [
+            task
+            for stage in active
+            if re.search(self._stage_name, stage["name"])
+            for task in self._session.tasks(stage["stageId"])
+        ]
+        return [each for each in tasks if each["status"] == "RUNNING"]
 
 
 def _signal(processes: list[int], number: signal.Signals) -> None:
