@@ -27,6 +27,8 @@ from dpagg.spark.java import java_home
 
 ROOT = Path(__file__).resolve().parents[2]
 HOSTS = ("127.0.0.1", "127.0.0.2")
+# The second compiler would not pay for itself in the minute that a process lives.
+QUICK = "-XX:TieredStopAtLevel=1"
 T = TypeVar("T")
 
 
@@ -54,7 +56,7 @@ def fetch(url: str) -> str:
 class Cluster:
     """A master and two workers of one core each, with their logs, work directories and scratch under one folder."""
 
-    def __init__(self, home: Path, log_configuration: Path | None = None) -> None:
+    def __init__(self, home: Path) -> None:
         self.home = home
         self._processes: list[subprocess.Popen[bytes]] = []
         for name in ("conf", "work", "local", "logs"):
@@ -65,6 +67,7 @@ class Cluster:
             "JAVA_HOME": str(java_home()),
             "SPARK_CONF_DIR": str(home / "conf"),
             "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_DAEMON_JAVA_OPTS": QUICK,
             "PYSPARK_PYTHON": sys.executable,
         }
         self.package = home / "dpagg.zip"
@@ -179,6 +182,8 @@ class Application:
             "spark.cores.max": "2",
             "spark.executor.cores": "1",
             "spark.executor.memory": "1g",
+            "spark.driver.extraJavaOptions": QUICK,
+            "spark.executor.extraJavaOptions": QUICK,
             "spark.driver.host": HOSTS[0],
             "spark.driver.bindAddress": HOSTS[0],
             "spark.ui.port": "0",

@@ -19,7 +19,7 @@ from tests.cluster import example
 from tests.cluster.example import BAGS, PASS, RUNS, SEED, WRITE, configuration, released, same
 from tests.cluster.standalone import HOSTS, Cluster, Frozen, Session, until
 
-pytestmark = [pytest.mark.cluster]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 
 NUM_FILES, ROWS_A_FILE = 10, 25_000
 NUM_ROWS = NUM_FILES * ROWS_A_FILE
@@ -27,8 +27,6 @@ CONF = {
     "spark.sql.files.maxPartitionBytes": "4m",
     "spark.ui.liveUpdate.period": "0",
     "spark.ui.retainedStages": "60",  # a run has half as many; the list is asked for often
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
 }
 SPECULATION = {
     "spark.speculation": "true",

@@ -70,6 +70,7 @@ print(json.dumps(context.parallelize(range(8), 8).mapPartitions(look).collect())
 
 
 @pytest.mark.cluster
+@pytest.mark.timeout(1800)
 def test_executors_use_the_packed_environment(cluster, table, tmp_path):
     """Nothing that the machine has: interpreter, numpy and randomgen come from the archive, dpagg from the zip."""
     assert ENVIRONMENT.is_file(), "make pack"
@@ -104,6 +105,7 @@ def test_executors_use_the_packed_environment(cluster, table, tmp_path):
 
 
 @pytest.mark.cluster
+@pytest.mark.timeout(1800)
 def test_executors_without_the_packages_are_an_environment_fault(cluster, table, tmp_path):
     """Without the archive, a worker's own Python lacks numpy: exit code 5, nothing published, and the reason."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True)
@@ -116,6 +118,7 @@ def test_executors_without_the_packages_are_an_environment_fault(cluster, table,
 
 
 @pytest.mark.cluster
+@pytest.mark.timeout(1800)
 def test_a_driver_killed_while_it_writes_and_the_run_started_again(cluster, table, tmp_path):
     """With a real secret: complete or absent, and the second run clears what the first one left."""
     out = tmp_path / "out"
