@@ -100,7 +100,8 @@ class Cluster:
 
     def scratch(self) -> list[Path]:
         """Files in the local directories of the workers."""
-        return [each for each in (self.home / "local").rglob("*") if each.is_file()]
+        # Unlike rglob, walk bears folders that are removed meanwhile.
+        return [Path(folder) / file for folder, _, files in os.walk(self.home / "local") for file in files]
 
     def stop(self) -> None:
         """End what was started here; a worker ends its executors."""
@@ -298,7 +299,8 @@ class Session(Application):
     def start(self, *arguments: str | Path) -> None:
         """Run a command; `answer` waits for its exit code."""
         self.settle()
-        self.first_stage = 1 + max((each["stageId"] for each in self.stages()), default=-1)
+        if self._asked:  # before, there is no application
+            self.first_stage = 1 + max(each["stageId"] for each in self.stages())
         os.write(self._pipe, json.dumps([*map(str, arguments)]).encode() + b"\n")
         self._asked += 1
 

@@ -162,7 +162,7 @@ def test_cached_rows_that_vanish(session, undisturbed, table, home, cluster):
     out = start(session, home, "ihm", table)
     frozen = Frozen(session, PASS, 3)
     [cached] = session.rest("storage/rdd")
-    blocks = [file for file in (cluster.home / "local").rglob(f"rdd_{cached['id']}_*") if file.is_file()]
+    blocks = [file for file in cluster.scratch() if file.name.startswith(f"rdd_{cached['id']}_")]
     assert cached["diskUsed"] > 0 and cached["numCachedPartitions"] == len(blocks) >= 4
     for file in blocks:
         file.unlink()
