@@ -20,7 +20,7 @@ from dpagg.regression.model import LinearModel
 from dpagg.runs.bag_fit import of_disjoint_bags, read_noisy_bags
 from dpagg.runs.model_file import FitResult, earlier_model, local_path, write_model
 from dpagg.runs.private_fit import run_private_fit
-from dpagg.spark.delta import read_certificate
+from dpagg.spark.delta import pinned_release, read_certificate
 from dpagg.spark.engines import spark_faults, table_factor
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def _read(
     if certificate["mechanism"] == _NOISY_LABELS:
         expected = {"features": "array<array<double>>", "weights": "array<double>", "label": "double"}
     with spark_faults():
-        table = spark.read.format("delta").load(path)
+        table = pinned_release(spark, path)
         types = dict(table.dtypes)
     if any(types.get(name) != kind for name, kind in expected.items()):
         raise DataError(

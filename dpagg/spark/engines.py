@@ -294,7 +294,14 @@ class spark_faults:
         text = str(error)
         if any(word in text for word in _UNREADABLE):
             raise DataError(
-                f"an input file can't be read {self._when}", path="input.path", remedy="Is one cut short or damaged?"
+                f"an input file can't be read {self._when}",
+                path="input.path",
+                remedy="Was it replaced or removed meanwhile, or is it cut short or damaged? Nothing was published.",
+            ) from None
+        if any(word in text for word in _WRONG_PYTHON):
+            raise EnvironmentFault(
+                "the executors' Python lacks a package that dpagg needs, or is of another version than the driver's",
+                remedy="Give executors the packed environment of `make pack`: see jobs/README.md.",
             ) from None
         full = "No space left on device" in text
         raise EnvironmentFault(
@@ -309,6 +316,9 @@ class spark_faults:
 
 # What Spark, Hadoop and Parquet say of a damaged file.
 _UNREADABLE = ("FAILED_READ_FILE", "CANNOT_READ_FILE_FOOTER", "Unexpected end of input stream", "ZipException")
+
+# What Python and PySpark say where the worker isn't made as the driver is.
+_WRONG_PYTHON = ("ModuleNotFoundError: ", "PACKAGE_NOT_INSTALLED", "PYTHON_VERSION_MISMATCH")
 
 
 def _kind(error: Exception) -> str:
