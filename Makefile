@@ -7,12 +7,13 @@ EXTRAS ?= dev
 DEMO_OUT ?= build/demo
 PYTEST_ARGS ?=
 
-.PHONY: help install demo test test-slow lint format clean
+.PHONY: help install demo test test-slow bench lint format clean
 
 help:
 	@echo "make demo       install, then run the example from a table to a private aggregate to a model"
 	@echo "make test       install, then run the tests (without the slow ones)"
 	@echo "make test-slow  the statistical audits and the long end-to-end runs"
+	@echo "make bench      time the engines against Spark SQL, MLlib and numpy; table and figure in README.md"
 	@echo "make lint       ruff and mypy"
 	@echo "make install    the virtual environment, Java and the Delta jars"
 
@@ -39,6 +40,9 @@ test: install
 
 test-slow: install
 	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
+
+bench: install
+	$(BIN)/dpagg bench --readme README.md
 
 lint: install
 	$(BIN)/ruff check .
