@@ -196,7 +196,7 @@ def run_bench(spark: SparkSession, directory: Path, sizes: BenchSizes, *, progre
 def _take_turns(sides: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
     """Return the median seconds of each side, once each has run without being timed."""
     found: dict[str, list[float]] = {name: [] for name in sides}
-    for turn in range(-1 if rounds < 3 else -2, rounds):
+    for turn in range(-1 if rounds <= 3 else -2, rounds):
         for name, run in sides.items():
             begun = time.perf_counter()
             run()
