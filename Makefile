@@ -7,7 +7,7 @@ EXTRAS ?= dev
 DEMO_OUT ?= build/demo
 PYTEST_ARGS ?=
 
-.PHONY: help install demo pack test test-slow test-cluster lint format clean
+.PHONY: help install demo pack test test-slow test-cluster bench lint format clean
 .DELETE_ON_ERROR:
 
 help:
@@ -16,6 +16,7 @@ help:
 	@echo "make test-slow  the statistical audits and the long end-to-end runs"
 	@echo "make test-cluster  faults and leaks on a real standalone cluster on this machine"
 	@echo "make pack       what a cluster needs: build/environment.tar.gz for executors, build/dpagg.zip"
+	@echo "make bench      time the engines against Spark SQL, MLlib and numpy; table and figure in README.md"
 	@echo "make lint       ruff and mypy"
 	@echo "make install    the virtual environment, Java and the Delta jars"
 
@@ -59,6 +60,9 @@ test-slow: install
 
 test-cluster: install build/environment.tar.gz
 	$(BIN)/python -m pytest tests/cluster $(PYTEST_ARGS)
+
+bench: install
+	$(BIN)/dpagg bench --readme README.md
 
 lint: install
 	$(BIN)/ruff check .

@@ -370,6 +370,40 @@ def audit(
     return 0 if holds else PrivacyError.exit_code
 
 
+@app.command()
+def bench(
+    rows: Annotated[int, typer.Option("--rows", min=1000, help="Rows of the table that is read.")] = 2_000_000,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="How often a pass is timed.")] = 7,
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes: that it runs, not how fast.")] = False,
+    readme: Annotated[
+        Path | None, typer.Option("--readme", help="README of a checkout to put table and figure in.")
+    ] = None,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Time the engines against Spark SQL, MLlib and numpy. Takes some minutes and 4 GB of temporary space."""
+    import tempfile
+
+    from dpagg.experiments.bench import BenchSizes, headline, run_bench
+
+    sizes = BenchSizes.quick() if quick else BenchSizes(num_rows=rows, rounds=rounds)
+    with tempfile.TemporaryDirectory() as directory:
+        result = run_bench(_spark(verbose), Path(directory), sizes, progress=not as_json)
+    if readme is not None:
+        from dpagg.experiments.bench_report import write_report
+
+        write_report(result, readme)
+    if as_json:
+        _print_json(result)
+        return
+    table = Table("ratio", "of", "")
+    for name, text, value in headline(result):
+        table.add_row(name, escape(text), f"{value:.3g}")
+    console = _console()
+    console.print(table)
+    console.print(f"load average before: {result['load_average'][0]}; figures of a busy machine mean little")
+
+
 def _numbers(text: str, option: str) -> list[float]:
     try:
         found = [float(part) for part in text.split(",") if part.strip()]

@@ -339,7 +339,7 @@ def test_settings_cannot_be_changed_afterwards() -> None:
 
 def test_digest_covers_everything_but_performance() -> None:
     base = parse_config(documented(), "aggregate")
-    same = changed(["performance"], {"engine": "factor", "num_partitions": 7, "tile_rows": 10})
+    same = changed(["performance"], {"engine": "factor", "num_partitions": 7})
     assert parse_config(same, "aggregate").digest() == base.digest()
     # Defaults written out and another spelling of a number are the same configuration.
     spelled = changed(["privacy", "leverage_cap_factor"], 10)
