@@ -1,0 +1,1 @@
+"""Neural regression on released aggregates; needs the extra ``neural`` (jax, optax, equinox)."""
