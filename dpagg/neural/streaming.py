@@ -77,7 +77,7 @@ class BagLaw:
 class _Group:
     """Bags of one row group of a file."""
 
-    file: int
+    file: str
     group: int
     num_training: int
 
@@ -113,15 +113,15 @@ class BagStream:
         self, files: Sequence[str], law: BagLaw, *, batch_size: int, held_out: float = 0.0, seed: int = 0
     ) -> None:
         self.law, self.seed, self._held_out = law, seed, held_out
-        self._files = [_open(file) for file in files]
         self._window = max(1, _WINDOW_NUMBERS // (law.bag_size * (law.num_columns + 1)))
         self._groups: list[_Group] = []
         self.num_bags = 0
-        for file, opened in enumerate(self._files):
-            for group in range(opened.num_row_groups):
-                numbers = opened.read_row_group(group, columns=["bag_id"]).column(0).to_numpy()
-                self.num_bags += len(numbers)
-                self._groups.append(_Group(file, group, int((~self._is_held_out(numbers)).sum())))
+        for file in files:
+            with _open(file) as opened:
+                for group in range(opened.num_row_groups):
+                    numbers = opened.read_row_group(group, columns=["bag_id"]).column(0).to_numpy()
+                    self.num_bags += len(numbers)
+                    self._groups.append(_Group(file, group, int((~self._is_held_out(numbers)).sum())))
         self.num_training = sum(group.num_training for group in self._groups)
         self.num_held_out = self.num_bags - self.num_training
         if self.num_training == 0 or (held_out > 0 and self.num_held_out == 0):
@@ -186,23 +186,25 @@ class BagStream:
             yield Bags(*(np.pad(each, [(0, self.batch_size - held)] + [(0, 0)] * (each.ndim - 1)) for each in last))
 
     def _windows(self, group: _Group) -> Iterator[tuple[Bags, NDArray[np.bool_]]]:
-        law = self.law
-        for batch in self._files[group.file].iter_batches(self._window, row_groups=[group.group], columns=_COLUMNS):
-            count = batch.num_rows
-            numbers, rows, weights, labels = (batch.column(batch.schema.get_field_index(each)) for each in _COLUMNS)
-            features, scales = _flat(rows), _flat(weights)
-            if scales.size != count * law.bag_size or features.size != scales.size * law.num_columns:
-                raise DataError(
-                    f"a bag does not hold {law.bag_size} rows of {law.num_columns} features, as the certificate says",
-                    path="release.path",
-                    remedy="Somebody changed the table after the release. Restore its first version.",
-                )
-            bags = law.bags(
-                features.reshape(count, law.bag_size, law.num_columns),
-                scales.reshape(count, law.bag_size),
-                labels.to_numpy(),
+        with _open(group.file) as opened:  # a release may have more files than may be open at once
+            yield from map(self._decoded, opened.iter_batches(self._window, row_groups=[group.group], columns=_COLUMNS))
+
+    def _decoded(self, batch: pa.RecordBatch) -> tuple[Bags, NDArray[np.bool_]]:
+        law, count = self.law, batch.num_rows
+        numbers, rows, weights, labels = (batch.column(batch.schema.get_field_index(each)) for each in _COLUMNS)
+        features, scales = _flat(rows), _flat(weights)
+        if scales.size != count * law.bag_size or features.size != scales.size * law.num_columns:
+            raise DataError(
+                f"a bag does not hold {law.bag_size} rows of {law.num_columns} features, as the certificate says",
+                path="release.path",
+                remedy="Somebody changed the table after the release. Restore its first version.",
             )
-            yield bags, self._is_held_out(numbers.to_numpy())
+        bags = law.bags(
+            features.reshape(count, law.bag_size, law.num_columns),
+            scales.reshape(count, law.bag_size),
+            labels.to_numpy(),
+        )
+        return bags, self._is_held_out(numbers.to_numpy())
 
     def _is_held_out(self, numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
         mixed = numbers.astype(np.uint64) + np.uint64(self.seed * 0x9E3779B97F4A7C15 % 2**64)
