@@ -45,7 +45,7 @@ def test_a_bag_of_precision_0_counts_nothing():
 
 
 def test_gradient_against_finite_differences():
-    network = make_regressor(Architecture((6, 5), 3.0, 0.7), 3, 2)
+    network = make_regressor(Architecture((6,), 3.0, 0.7), 3, 2)
     features, weights, sums = made_bags(num_bags=20, seed=3)
     gradient = jax.jit(jax.grad(bag_loss))(network, LAW.bags(features, weights, sums))
     rng = np.random.default_rng(0)
