@@ -12,6 +12,7 @@ from dpagg.experiments import neural_laws, neural_report, neural_utility
 from dpagg.experiments.neural_laws import additive_noise_std, best_bag_noise
 from dpagg.experiments.neural_tables import split_table
 from dpagg.experiments.neural_utility import Cell, labelled_bags
+from dpagg.neural.training import TrainingSettings
 
 
 @pytest.mark.parametrize("epsilon", [1.0, 3.0])
@@ -58,6 +59,8 @@ def test_cells_are_trained_once_and_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(neural_utility, "BAG_SIZES", (8,))
     monkeypatch.setattr(neural_utility, "EPSILONS", (3.0,))
     monkeypatch.setattr(neural_utility, "ROW_SHARES", (1.0,))
+    brief = [TrainingSettings(max_epochs=2, seed=seed) for seed in (0, 1)]
+    monkeypatch.setattr(neural_utility, "settings_of", lambda table, method, seed: ([brief[seed]], 256))
     file = tmp_path / "cells.jsonl"
     options = {"seeds": 2, "synthetic_rows": 512}
     neural_utility.run_cells(["synthetic"], tmp_path, file, **options)
