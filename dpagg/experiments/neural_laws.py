@@ -16,7 +16,7 @@ from dpagg.kernels.streams import Secret
 from dpagg.runs.bag_events import least_noise_std
 
 LABEL_RANGE = 2.0  # labels in half widths of their bounds
-_FRACTIONS = (1.0, 0.5, 0.25)
+_FRACTIONS = (1.0, 0.5)
 # Caps that fewer draws meet cost more time than they save noise.
 _ACCEPTANCES = (None, 0.05, 0.01)
 _PUBLIC_DRAWS = 400

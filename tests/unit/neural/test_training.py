@@ -137,3 +137,13 @@ def test_time_between_checkpoints_does_not_matter(file, tmp_path):
     once = train(stream_of(file), NETWORK, settings)
     for one, other in zip(arrays(once.network), arrays(often.network), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_without_bags_held_out_the_last_epoch_is_kept(file, tmp_path):
+    rule = CheckpointRule(tmp_path / "c.eqx", "this")
+    found = train(stream_of(file, held_out=0.0), NETWORK, TrainingSettings(max_epochs=2), rule)
+    assert found.position.best_epoch == 1 and not found.stopped_early
+    assert np.isnan(found.position.held_out_loss).all()
+    again = train(stream_of(file, held_out=0.0), NETWORK, TrainingSettings(max_epochs=2), rule)  # nothing is left to do
+    for one, other in zip(arrays(found.network), arrays(again.network), strict=True):
+        np.testing.assert_array_equal(one, other)
