@@ -132,7 +132,8 @@ def draw(found: list[dict[str, Any]], file: Path) -> None:
                                capsize=2, label=f"noise on each label, ε = {epsilon:g}")  # fmt: skip
             panel.axhline(1.0, color="grey", linewidth=0.6)
             panel.axhline(0.0, color="grey", linewidth=0.6)
-            panel.set(xscale="log", title=table, xlabel="rows × information a label")
+            # Beyond twice the constant's loss nothing is learned but noise.
+            panel.set(xscale="log", title=table, xlabel="rows × information a label", ylim=(-0.05, 2.0))
         panels[0][0].set_ylabel("excess share (0: clean labels, 1: a constant)")
         panels[0][-1].legend(fontsize=6)
         figure.tight_layout()
