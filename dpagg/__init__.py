@@ -10,12 +10,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dpagg.config import AggregateConfig, FitConfig, PrivateFitConfig, load_config
+    from dpagg.config import AggregateConfig, FitConfig, PrivateFitConfig, TrainConfig, load_config
     from dpagg.regression.model import LinearModel
     from dpagg.runs.aggregate import run_aggregate
     from dpagg.runs.fit import run_fit
     from dpagg.runs.plan import make_plan
     from dpagg.runs.predict import run_predict
+    from dpagg.runs.train import run_train
     from dpagg.spark.session import SessionSettings, spark_session
 
 __version__ = "0.1.0"
@@ -26,11 +27,13 @@ __all__ = [
     "LinearModel",
     "PrivateFitConfig",
     "SessionSettings",
+    "TrainConfig",
     "load_config",
     "make_plan",
     "run_aggregate",
     "run_fit",
     "run_predict",
+    "run_train",
     "spark_session",
 ]
 
@@ -40,11 +43,13 @@ _HOMES = {
     "LinearModel": "dpagg.regression.model",
     "PrivateFitConfig": "dpagg.config",
     "SessionSettings": "dpagg.spark.session",
+    "TrainConfig": "dpagg.config",
     "load_config": "dpagg.config",
     "make_plan": "dpagg.runs.plan",
     "run_aggregate": "dpagg.runs.aggregate",
     "run_fit": "dpagg.runs.fit",
     "run_predict": "dpagg.runs.predict",
+    "run_train": "dpagg.runs.train",
     "spark_session": "dpagg.spark.session",
 }
 

@@ -32,6 +32,7 @@ from dpagg.config.models import (
     UnweightedSumsConfig,
     WtdFlagConfig,
 )
+from dpagg.config.training import NetworkConfig, TrainConfig, TrainingConfig
 
 __all__ = [
     "AdaSSPConfig",
@@ -49,6 +50,7 @@ __all__ = [
     "LabelGaussianConfig",
     "LeastSquaresConfig",
     "LinearMixingConfig",
+    "NetworkConfig",
     "NoiseFloorConfig",
     "NumericConfig",
     "OutputConfig",
@@ -63,6 +65,8 @@ __all__ = [
     "SampledWtdFlagConfig",
     "SchemaConfig",
     "SolverConfig",
+    "TrainConfig",
+    "TrainingConfig",
     "UnitConfig",
     "UnweightedSumsConfig",
     "WtdFlagConfig",

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ValidationError
 
 import dpagg
-from dpagg.config import BoundedLeastSquaresConfig, FitConfig, PrivateFitConfig, SchemaConfig
+from dpagg.config import BoundedLeastSquaresConfig, FitConfig, PrivateFitConfig
 from dpagg.errors import ConfigError, DataError
 from dpagg.kernels.schema import Schema
 from dpagg.regression.least_squares import LinearFit, fit_bounded_least_squares, fit_least_squares
@@ -20,6 +18,7 @@ from dpagg.regression.model import LinearModel
 from dpagg.runs.bag_fit import of_disjoint_bags, read_noisy_bags
 from dpagg.runs.model_file import FitResult, earlier_model, local_path, write_model
 from dpagg.runs.private_fit import run_private_fit
+from dpagg.runs.release_schema import carried_facts, release_schema
 from dpagg.spark.delta import pinned_release, read_certificate
 from dpagg.spark.engines import spark_faults, table_factor
 
@@ -36,18 +35,6 @@ _MECHANISMS = ("wtd-flag", *_DISJOINT)
 # A task's partial results merge in the order they arrive, so a rerun differs in the last bits. Two draws
 # differ by about a standard error.
 _SAME_MODEL = 1e-6
-_FROM_CERTIFICATE = (
-    "release_id",
-    "mechanism",
-    "adjacency",
-    "private",
-    "epsilon",
-    "delta",
-    "label_noise_variance",
-    "input_version",
-    "config_digest",
-    "code_version",
-)
 
 
 def run_fit(
@@ -86,7 +73,7 @@ def run_fit(
     if insecure_seed is not None:
         raise ConfigError("a fit of a release draws nothing, so a seed would do nothing", remedy="Leave it out.")
     certificate = read_certificate(spark, config.release.path)
-    schema = _schema(certificate)
+    schema = release_schema(certificate, _MECHANISMS)
     target = local_path(config.output.path)
     earlier = earlier_model(target)
     factor, num_bags, row_variance = _read(spark, config.release.path, schema, certificate)
@@ -96,7 +83,7 @@ def run_fit(
         num_rows=int(certificate["num_rows"]),
         label_noise_variance=float(certificate["label_noise_variance"]),
         details={"method": config.method.name, "code_version": dpagg.__version__},
-        release={name: certificate[name] for name in _FROM_CERTIFICATE},
+        release=carried_facts(certificate),
     )
     if certificate["mechanism"] in _DISJOINT:
         if row_variance is None:
@@ -115,34 +102,6 @@ def run_fit(
         return FitResult(str(target), earlier, is_new=False)
     write_model(target, model.to_dict())
     return FitResult(str(target), model, is_new=True)
-
-
-def _schema(certificate: Mapping[str, Any]) -> Schema:
-    """Return the schema of a release, checked against the columns that its certificate lists."""
-    mechanism = certificate.get("mechanism")
-    if mechanism not in _MECHANISMS:
-        raise ConfigError(
-            f"the release is of mechanism {mechanism!r}, expected one of {', '.join(_MECHANISMS)}",
-            path="release.path",
-            remedy=f"Give a release made with mechanism.name: {_MECHANISMS[0]}.",
-        )
-    absent = [name for name in (*_FROM_CERTIFICATE, "num_bags", "num_rows") if name not in certificate]
-    try:
-        schema = SchemaConfig.model_validate(certificate["schema"]).to_kernel()
-        described = [dataclasses.asdict(column) for column in schema.columns]
-    except (KeyError, ValidationError) as error:
-        raise _unknown_certificate() from error
-    if absent or described != certificate.get("columns"):
-        raise _unknown_certificate()
-    return schema
-
-
-def _unknown_certificate() -> DataError:
-    return DataError(
-        "the certificate of the release does not describe its columns as this dpagg does",
-        path="release.path",
-        remedy="Fit with the dpagg that made the release (code_version in its certificate).",
-    )
 
 
 def _read(

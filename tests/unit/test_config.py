@@ -408,3 +408,15 @@ def test_shipped_experiments(name: str, features: int) -> None:
 def test_importing_the_configuration_loads_no_spark() -> None:
     code = "import sys, dpagg.config; assert not {'pyspark', 'sklearn', 'jax'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=CONF.parent)
+
+
+def test_the_configuration_of_a_training_in_conf_says_the_defaults():
+    given = load_config(CONF / "train.yaml", "train")
+    least = parse_config({"release": {"path": "out/bags"}, "output": {"path": "out/network"}}, "train")
+    assert given == least
+    free = parse_config(
+        {"release": {"path": "r"}, "output": {"path": "o"}, "network": {"lipschitz": "none", "output_bound": "none"}},
+        "train",
+    )
+    assert free.network.lipschitz is None and free.network.output_bound is None
+    assert free.digest() != least.digest()
