@@ -233,7 +233,7 @@ class Application:
         """Ask the driver's REST API; None where it does not answer."""
         try:
             return json.loads(fetch(f"{self.address}/{path}"))
-        except OSError:
+        except (OSError, ValueError):  # while Spark starts it answers, but not in JSON
             return None
 
     def executors(self) -> dict[str, dict[str, Any]]:
