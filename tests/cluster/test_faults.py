@@ -41,10 +41,10 @@ KILLED = [
     ("rows", PASS, 3),
     ("flag", WRITE, 1),
     ("lag", WRITE, 1),
-    ("ihm", PASS, 4),
+    ("ihm", PASS, 2),
 ]
 COPIED = [("factor", PASS, 2), ("factor", WRITE, 1), ("rows", PASS, 3), ("flag", BAGS, 1), ("ihm", PASS, 1)]
-CHANGED = [("factor", PASS, 2), ("rows", PASS, 3), ("flag", WRITE, 1), ("lag", WRITE, 1), ("ihm", PASS, 4)]
+CHANGED = [("factor", PASS, 2), ("rows", PASS, 3), ("flag", WRITE, 1), ("lag", WRITE, 1), ("ihm", PASS, 2)]
 
 WITHOUT_PYTHON = [("flag", WRITE)]  # its bags are taken from a cache
 
@@ -160,7 +160,7 @@ def test_cached_rows_that_vanish(session, undisturbed, table, home, cluster):
     """Blocks are dropped from an executor's disk while it lives, between two passes over them."""
     expected = undisturbed("ihm")
     out = start(session, home, "ihm", table)
-    frozen = Frozen(session, PASS, 3)
+    frozen = Frozen(session, PASS, 2)
     # Delta keeps the state of its tables in memory; rows are kept on disk.
     [cached] = [each for each in session.rest("storage/rdd") if each["diskUsed"]]
     blocks = [file for file in cluster.scratch() if file.name.startswith(f"rdd_{cached['id']}_")]
