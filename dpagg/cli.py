@@ -427,6 +427,27 @@ def bench(
     console.print(f"load average before: {result['load_average'][0]}; figures of a busy machine mean little")
 
 
+@app.command()
+def report(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A release's folder, or a model file.", show_default=False)
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Where to write: beside the certificate.", show_default=False),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make the page that a run publishes again: what was released, what it promises, on what it rests."""
+    from dpagg.runs.reports import make_report
+
+    page = make_report(folder, out)
+    if as_json:
+        _print_json({"report": str(page)})
+    else:
+        _console().print(f"report: {page}", soft_wrap=True, markup=False)
+
+
 def _numbers(text: str, option: str) -> list[float]:
     try:
         found = [float(part) for part in text.split(",") if part.strip()]

@@ -22,8 +22,9 @@ from dpagg.kernels.weights import Finish, hidden_level
 from dpagg.runs.calibrated import Calibrated
 from dpagg.runs.plan import Plan, make_plan
 from dpagg.runs.release_facts import input_terms, release_facts
+from dpagg.runs.reports import release_page
 from dpagg.runs.sampled import run_sampled
-from dpagg.spark.delta import CERTIFICATE_FILE, check_output, drawn_bags, publish, published_certificate
+from dpagg.spark.delta import CERTIFICATE_FILE, REPORT_FILE, check_output, drawn_bags, publish, published_certificate
 from dpagg.spark.engines import labelled_pass, plain_sums_pass, weighted_sums_pass
 from dpagg.spark.files import qualified
 from dpagg.spark.reading import InputTable, read_table
@@ -78,6 +79,7 @@ class AggregateResult:
         return {
             "path": self.path,
             "certificate": f"{self.path}/{CERTIFICATE_FILE}",
+            **({"report": f"{self.path}/{REPORT_FILE}"} if self.is_new else {}),
             "published": "now" if self.is_new else "earlier: nothing was drawn",
             **{name: self.certificate[name] for name in names},
         }
@@ -139,7 +141,7 @@ def run_aggregate(spark: SparkSession, config: AggregateConfig, *, insecure_seed
     )
     promise = _certificate(plan, settled, drawn, config, engine, secret, release_id)
     comments = _PLAIN_COMMENTS if engine == "plain" else _COMMENTS
-    publish(drawn_bags(spark, finish, drawn.sums), config.output.path, promise, comments)
+    publish(drawn_bags(spark, finish, drawn.sums), config.output.path, promise, comments, page=release_page(promise))
     return AggregateResult(config.output.path, promise, is_new=True)
 
 

@@ -40,6 +40,7 @@ from dpagg.regression.planning import Target
 from dpagg.regression.whitened_mixing import WhitenedMixingPlan, plan_whitened_mixing
 from dpagg.runs.fit_terms import fit_public, fit_terms, fit_unit
 from dpagg.runs.model_file import FitResult, earlier_model, local_path, write_model
+from dpagg.runs.reports import report_beside
 from dpagg.spark.reading import InputTable, normalise, read_table
 from dpagg.spark.regression_data import packed_rows
 
@@ -110,6 +111,7 @@ def run_private_fit(spark: SparkSession, config: PrivateFitConfig, *, insecure_s
                 remedy="Choose a new path: a model is never overwritten.",
             )
         _LOG.info("the model is there already; nothing was drawn")
+        report_beside(target)
         return FitResult(str(target), earlier, is_new=False)
 
     schema, declared_rows = config.encoding, config.privacy.num_rows
@@ -132,6 +134,7 @@ def run_private_fit(spark: SparkSession, config: PrivateFitConfig, *, insecure_s
     promise = _certificate(config, rule, plan.event, num_rows, table, secret, release_id)
     model = _model(config, rule, estimate, num_rows, promise)
     write_model(target, model.to_dict() | {"certificate": promise})
+    report_beside(target)
     return FitResult(str(target), model, is_new=True)
 
 

@@ -15,8 +15,10 @@ from dpagg.errors import DataError, PrivacyError
 from dpagg.kernels.bags import BagLayout, NoisyLabels
 from dpagg.kernels.rows import RowRule, RowSummary
 from dpagg.kernels.streams import Secret
+from dpagg.regression.planning import relative_excess_loss
 from dpagg.runs.bag_events import flag_event, least_flag_bag, least_noisy_bag, noisy_event
 from dpagg.runs.release_facts import input_terms, release_facts
+from dpagg.runs.reports import release_page
 from dpagg.spark.bagging import (
     Ranking,
     bag_leverages,
@@ -193,7 +195,7 @@ def run_sampled(
         bags, comments = draw_sampled(plan)
         promise = sampled_certificate(plan, config)
         # Bags are made from the input as they are written (held sums too, where an executor lost them).
-        publish(bags, config.output.path, promise, comments, confirm=table.recheck)
+        publish(bags, config.output.path, promise, comments, confirm=table.recheck, page=release_page(promise))
     finally:
         if plan.sums is not None:
             released_bags(plan.sums)
@@ -334,8 +336,7 @@ def describe_sampled_plan(plan: SampledPlan, config: AggregateConfig) -> dict[st
     if variance is None and isinstance(privacy.floor, AssumedFloorConfig):
         variance = privacy.floor.mean_squared_residual
     if variance is not None:
-        spare = plan.num_bags - columns - 1
-        relative = columns / spare * (1.0 + noise_a_row / variance) if spare > 0 else None
+        relative = relative_excess_loss(columns, plan.num_bags, noise_a_row / variance)
         described["for_residual_std"] = {
             "residual_std": math.sqrt(variance),
             "expected_relative_excess_loss": relative,
