@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from dpagg.errors import ConfigError, DpaggError, PrivacyError
+from dpagg.errors import ConfigError, DpaggError, EnvironmentFault, PrivacyError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -448,6 +448,32 @@ def report(
         _console().print(f"report: {page}", soft_wrap=True, markup=False)
 
 
+@app.command()
+def doctor(
+    start: Annotated[bool, typer.Option("--start", help="Start Spark too, and run a Python task in it.")] = False,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> int:
+    """Look for what a run would miss on this machine, and say how to mend it; exit code 5 if something is wrong."""
+    from dpagg.spark.doctor import examine
+
+    _logging(verbose)
+    with _status("looking", as_json):
+        findings = examine(start=start)
+    well = all(each.status != "wrong" for each in findings)
+    if as_json:
+        _print_json({"ok": well, "findings": [each.to_dict() for each in findings]})
+    else:
+        table = Table("", "", "found")
+        for each in findings:
+            found = each.found if each.remedy is None else f"{each.found}\n→ {each.remedy}"
+            mark = {"ok": "[green]ok[/]", "note": "[yellow]note[/]", "wrong": "[bold red]WRONG[/]"}[each.status]
+            table.add_row(each.check, mark, escape(found))
+        _console().print(table)
+        _console().print("Nothing is in the way of a run." if well else "Runs will not work before this is mended.")
+    return 0 if well else EnvironmentFault.exit_code
+
+
 def _numbers(text: str, option: str) -> list[float]:
     try:
         found = [float(part) for part in text.split(",") if part.strip()]
@@ -459,14 +485,18 @@ def _numbers(text: str, option: str) -> list[float]:
 
 
 def _spark(verbose: bool) -> SparkSession:
+    _logging(verbose)
+    from dpagg.spark.session import spark_session
+
+    return spark_session()
+
+
+def _logging(verbose: bool) -> None:
     logging.basicConfig(
         level=logging.INFO if verbose else logging.WARNING, stream=sys.stderr, format="%(levelname)s %(message)s"
     )
     # An interrupt ends the conversation with the JVM in the middle of a word, at length.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    from dpagg.spark.session import spark_session
-
-    return spark_session()
 
 
 @contextmanager
