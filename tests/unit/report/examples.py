@@ -61,7 +61,8 @@ def example_certificate(kind: str = "wtd-flag", schema: Schema = SCHEMA, **facts
         "features": [_declared(feature) for feature in schema.features],
         "label": {"name": label.name, "lower": label.lower, "upper": label.upper, "missing": {"constant": 0.0}},
     }
-    shared = {} if fitted else {"num_bags": 1000, "rows_left_out": {"missing_feature": 3}, "engine": "factor"}
+    left_out = {"missing_feature": 3, "over_leverage_cap": 0, "over_unit_limit": 0}
+    shared = {} if fitted else {"num_bags": 1000, "rows_left_out": left_out, "engine": "factor"}
     return certificate(
         event,
         unit="one row" if fitted else "one label",
