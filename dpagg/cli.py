@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import logging
 import math
@@ -59,6 +60,9 @@ SeedOption = Annotated[
 
 def main() -> None:
     """Entry point of the ``dpagg`` script."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal that has no epsilon is no reason to end
     sys.exit(run(None))
 
 
@@ -201,11 +205,13 @@ def fit(
         _print_json(result.summary())
         return
     console = _console()
-    table = _table("coefficient", "in the user's units", "standard error", "meaning")
+    table = _table("column", "coefficient", "std. error", "in the user's units")
     for row in result.coefficients():
         table.add_row(row["name"], f"{row['coefficient']:.6g}", f"{row['standard_error']:.2g}", row["meaning"])
     console.print(table)
     console.print(f"{result.status_text}\nmodel: {result.path}", soft_wrap=True)
+    if "report" in result.summary():
+        console.print(f"report: {result.summary()['report']}", soft_wrap=True)
 
 
 @app.command(short_help="Train a network on a release of noisy label sums.")
@@ -400,14 +406,14 @@ def audit(
     if as_json:
         _print_json({"holds": holds, "audits": [result.to_dict() for result in results]})
     else:
-        table = _table("attack", "claimed ε", "of this pair", "shown at 95 %", "")
+        table = _table("attack", "claimed ε", "this pair", "shown", "")
         for result in results:
             exact = "" if result.exact_epsilon is None else f"{result.exact_epsilon:.3f}"
             claimed, shown = f"{result.claimed_epsilon:.3f}", f"{result.empirical_epsilon:.3f}"
             table.add_row(result.name, claimed, exact, shown, _mark("ok" if result.holds else "BROKEN"))
         console = _console()
         console.print(table)
-        console.print(f"delta {delta:g}; {draws:,} releases counted on each side. What is shown is a lower bound.")
+        console.print(f"delta {delta:g}; {draws:,} releases counted on each side. Shown is a lower bound at 95 %.")
     return 0 if holds else PrivacyError.exit_code
 
 
@@ -554,6 +560,8 @@ def _report(found: Mapping[str, Any], as_json: bool, title: str) -> None:
     for name, value in found.items():
         lines = value.items() if isinstance(value, Mapping) else [("", value)]
         for inner, content in lines:
+            if content == title:
+                continue
             table.add_row(f"{name} {inner}".replace("_", " ").strip(), _shown(content))
     console.print(table)
 
@@ -595,7 +603,8 @@ def _is_plain() -> bool:
 
 
 def _print_json(found: Mapping[str, Any]) -> None:
-    typer.echo(json.dumps(found, indent=2, ensure_ascii=False, allow_nan=False))
+    ascii_only = not (getattr(sys.stdout, "encoding", None) or "").lower().startswith("utf")
+    typer.echo(json.dumps(found, indent=2, ensure_ascii=ascii_only, allow_nan=False))
 
 
 def _complain(message: str) -> None:

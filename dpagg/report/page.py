@@ -22,7 +22,7 @@ from dpagg.report.numbers import claimed, number, one_in, percent
 
 # By this a page is told from a file of somebody else.
 GENERATOR = '<meta name="generator" content="dpagg report">'
-_CURVE_POINTS = 121
+_CURVE_POINTS = 61
 _CURVE_REACH = 2.5
 _LONGEST_TABLE = 400
 

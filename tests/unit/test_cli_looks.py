@@ -103,6 +103,16 @@ def test_a_fault_is_marked_on_a_terminal_and_plain_elsewhere(tmp_path, capsys):
     assert caught.err.startswith("dpagg: there is no ") and "\x1b" not in caught.err and caught.out == ""
 
 
+@pytest.mark.parametrize("arguments", [["show"], ["show", "--json"], ["verify"]])
+def test_an_encoding_without_greek_ends_nothing(release, arguments):
+    command = [sys.executable, "-c", PROGRAM, "certificate", *arguments, str(release)]
+    done = subprocess.run(command, capture_output=True, timeout=60, env=os.environ | {"PYTHONIOENCODING": "ascii"})
+    assert done.returncode in (0, 3) and done.stderr == b""
+    done.stdout.decode("ascii")
+    if "--json" in arguments:
+        assert json.loads(done.stdout) == example_certificate()
+
+
 def test_square_brackets_are_no_markup(tmp_path, capsys):
     _report({"path": "/data/[bold]x[/bold]/price[usd]"}, as_json=False, title="made [red]today[/red]")
     shown = capsys.readouterr().out
