@@ -210,8 +210,8 @@ def fit(
         table.add_row(row["name"], f"{row['coefficient']:.6g}", f"{row['standard_error']:.2g}", row["meaning"])
     console.print(table)
     console.print(f"{result.status_text}\nmodel: {result.path}", soft_wrap=True)
-    if "report" in result.summary():
-        console.print(f"report: {result.summary()['report']}", soft_wrap=True)
+    if result.report is not None:
+        console.print(f"report: {result.report}", soft_wrap=True)
 
 
 @app.command(short_help="Train a network on a release of noisy label sums.")

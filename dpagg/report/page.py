@@ -50,7 +50,7 @@ def render_report(
     burn_down : sequence of (str, float, float)
         Releases charged to the same budget, in order: label, epsilon spent, epsilon left.
     losses : mapping, optional
-        Of a training: (step, loss) in order, by the name of the curve.
+        Of a network that was trained on the release: (step, loss) in order, by the name of the curve.
 
     Raises
     ------
@@ -64,7 +64,7 @@ def render_report(
         generator=Markup(GENERATOR),
         palette=palette,
         certificate=certificate,
-        head=_head(certificate, model),
+        head=_head(certificate, model, bool(losses)),
         facts=words.facts(certificate) if certificate is not None else _known(model),
         curve=None if certificate is None else _curve(certificate),
         bounds=None if certificate is None else words.bounds(certificate),
@@ -107,7 +107,7 @@ def _breakable(name: object) -> Markup:
     return Markup("<wbr>").join(re.split(r"(?<=[=:_.])(?=.)", _visible(str(name))))
 
 
-def _head(certificate: Mapping[str, Any] | None, model: LinearModel | None) -> words.Promise:
+def _head(certificate: Mapping[str, Any] | None, model: LinearModel | None, is_trained: bool) -> words.Promise:
     if certificate is None:
         release: Mapping[str, Any] = model.release if model is not None else {}
         private = bool(release.get("private"))
@@ -125,15 +125,16 @@ def _head(certificate: Mapping[str, Any] | None, model: LinearModel | None) -> w
             (),
         )
     head = words.promise(certificate)
-    if model is None or "solver" in certificate:
+    if (model is None and not is_trained) or "solver" in certificate:
         return head
+    what, made = ("neural network", "trained") if is_trained else ("linear model", "fitted")
     label = certificate["label"]["name"]
     kind = "a private release" if certificate["private"] else "a release"
     return words.Promise(
         head.standing,
         head.badge,
-        f"A linear model of {label}, from {kind}",
-        f"A linear model of {label}, fitted on a release and on nothing else, so that it tells no more than the "
+        f"A {what} for {label}, from {kind}",
+        f"A {what} for {label}, {made} on a release and on nothing else, so that it tells no more than the "
         f"release does. The release: {head.released[0].lower()}{head.released[1:]}",
         head.statement,
         head.meaning,

@@ -14,7 +14,7 @@ import numpy as np
 
 from dpagg.errors import ConfigError, DataError, EnvironmentFault
 from dpagg.regression.model import LinearModel
-from dpagg.runs.reports import report_path
+from dpagg.runs.reports import existing_report
 
 __all__ = ["FitResult", "earlier_model", "local_path", "write_model"]
 
@@ -42,6 +42,11 @@ class FitResult:
         """What became of the fit, in words."""
         return str(self.model.fit["message"])
 
+    @property
+    def report(self) -> Path | None:
+        """Where the page of the model is, if it could be written."""
+        return existing_report(Path(self.path))
+
     def coefficients(self) -> list[dict[str, Any]]:
         """Return ``name``, ``coefficient``, ``standard_error`` (both in the user's units) and ``meaning``.
 
@@ -60,14 +65,14 @@ class FitResult:
 
     def summary(self) -> dict[str, Any]:
         """Return what a person or a scheduler wants to know, as plain JSON values."""
-        rows = self.coefficients()
+        rows, page = self.coefficients(), self.report
         for row in rows:
             if not np.isfinite(row["standard_error"]):
                 row["standard_error"] = None
         return {
             "path": self.path,
             "written": "now" if self.is_new else "earlier: the file holds this model already",
-            **({"report": str(page)} if (page := report_path(Path(self.path))).exists() else {}),
+            **({} if page is None else {"report": str(page)}),
             "release": dict(self.model.release),
             "fit": dict(self.model.fit),
             "coefficients": rows,

@@ -16,7 +16,7 @@ from dpagg.regression.model import FORMAT as MODEL_FORMAT
 from dpagg.regression.model import LinearModel
 from dpagg.runs.certificates import load_certificate
 
-__all__ = ["make_report", "release_page", "report_beside", "report_path"]
+__all__ = ["existing_report", "make_report", "release_page", "report_beside", "report_path", "write_report"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -55,12 +55,13 @@ def report_path(model_file: Path) -> Path:
     return page if page != model_file else model_file.with_name(f"{model_file.name}.report.html")
 
 
-def report_beside(
-    model_file: Path,
-    certificate: Mapping[str, Any] | None = None,
-    *,
-    losses: Mapping[str, Sequence[tuple[float, float]]] | None = None,
-) -> None:
+def existing_report(model_file: Path) -> Path | None:
+    """Return the page of a model file, None if there is none."""
+    page = report_path(model_file)
+    return page if page.exists() and _is_ours(page) else None
+
+
+def report_beside(model_file: Path, certificate: Mapping[str, Any] | None = None) -> None:
     """Write the page of a model that a run has just written or found, unless it is there already.
 
     A file of somebody else is left alone. Nothing here can fail a run: what goes wrong is logged.
@@ -71,19 +72,27 @@ def report_beside(
         Written by `dpagg.runs.model_file.write_model`.
     certificate : mapping, optional
         Of the release that the model was fitted on; a private fit has its own in the file.
-    losses : mapping, optional
-        Of a training, as `dpagg.report.render_report`.
     """
     page = report_path(model_file)
     try:
         document = json.loads(model_file.read_text(encoding="utf-8"))
-        if page.exists() and (not _is_ours(page) or page.stat().st_mtime_ns >= model_file.stat().st_mtime_ns):
+        if page.exists() and page.stat().st_mtime_ns >= model_file.stat().st_mtime_ns:
             return
-        text = release_page(document.get("certificate", certificate), LinearModel.from_dict(document), losses=losses)
-        if text is not None:
-            _write(page, text)
+        write_report(page, release_page(document.get("certificate", certificate), LinearModel.from_dict(document)))
     except (OSError, ValueError, DataError) as error:
         _LOG.warning("the report of the model could not be written (%s)", type(error).__name__)
+
+
+def write_report(page: Path, text: str | None) -> None:
+    """Write a page that a run publishes beside files of its own; nothing if there is none, or somebody else's is there.
+
+    Nothing here can fail a run: what goes wrong is logged.
+    """
+    try:
+        if text is not None and (not page.exists() or _is_ours(page)):
+            _write(page, text)
+    except OSError as error:
+        _LOG.warning("the report could not be written (%s)", type(error).__name__)
 
 
 def make_report(path: Path, out: Path | None = None) -> Path:

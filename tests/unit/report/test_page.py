@@ -197,6 +197,12 @@ def test_optional_sections_are_there_only_with_something_to_show(everything):
     assert {"Coefficients", "Training", "The budget", "What it is good for"}.isdisjoint(plain)
 
 
+def test_a_training_is_told_from_a_release_and_a_fit():
+    page = render_report(example_certificate("sampled-noisy-wtd-lag"), losses=LOSSES)
+    assert "A neural network for sale_amount, from a private release" in Tags(page).text["h1"]
+    assert "The release: a table of 1,000 bags of 10 rows" in page and 'id="training"' in page
+
+
 def test_long_budgets_show_their_last_releases():
     many = [(f"release {number}", 0.001, 4 - 0.001 * number) for number in range(1, 1001)]
     page = render_report(example_certificate(ledger=LEDGER), burn_down=many)
