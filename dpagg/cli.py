@@ -298,7 +298,7 @@ def ihm(
         trials=trials,
         out=out,
         synthetic=synthetic,
-        progress=not as_json and Console(stderr=True).is_terminal,
+        progress=not (as_json or _is_plain()) and _console(stderr=True).is_terminal,
     )
     if as_json:
         _print_json(result)
@@ -577,6 +577,8 @@ def _wrapped(text: str, width: int) -> str:
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_shown, value))
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     return f"{value:,}" if isinstance(value, int) else f"{value:.6g}"

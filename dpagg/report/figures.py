@@ -138,11 +138,11 @@ def _short(name: str) -> str:
 
 
 def _drawn(identity: str, title: str, summary: str, draw: Callable[[Axes], None]) -> Markup:
+    # Without a home to keep its cache of fonts in it says so, each time. None are needed here.
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    # The first use on a machine looks for fonts, and says so if the cache cannot be kept: none are needed here.
-    logging.getLogger("matplotlib").setLevel(logging.ERROR)
     settings: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": identity, "font.family": ["DejaVu Sans"]}
     # Names in other scripts: the reader's browser has the glyphs that Matplotlib misses and warns of.
     with warnings.catch_warnings(action="ignore"), mpl.rc_context(settings):
