@@ -149,6 +149,20 @@ def facts(certificate: Mapping[str, Any]) -> list[tuple[str, str]]:
     if "rows_left_out" in certificate:
         listed = ", ".join(f"{number(count)} {name}" for name, count in left_out.items())
         found.append(("Rows left out", listed or "none"))
+    bags_left_out = (certificate.get("bags_left_out") or {}).get("over_leverage_cap")
+    if bags_left_out is not None:
+        found.append(("Bags left out", f"{number(bags_left_out)} for a leverage over the cap"))
+    floor = certificate.get("private_floor")
+    if floor:
+        found.append(
+            (
+                "Residual norm",
+                f"{number(float(floor['released_residual_norm']))}, released with noise of standard deviation "
+                f"{number(float(floor['noise_std']))}; of the sum of squares that the promise needs, "
+                f"{number(float(floor['target']))}, the data supply {number(float(floor['supplied']))} and noise the "
+                "rest",
+            )
+        )
     for key, name in (("num_bags", "Sums (bags, m)"), ("bag_size", "Rows in a bag (k)"), ("rank", "Columns (rank)")):
         if certificate.get(key) is not None:
             found.append((name, number(certificate[key])))

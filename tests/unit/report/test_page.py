@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import re
 from html.parser import HTMLParser
 
 import pytest
 
+from dpagg.accounting.private_floor import PrivateFloor
 from dpagg.kernels.schema import Categorical, Label, Numeric, Schema
 from dpagg.report import GENERATOR, palette, render_report
+from dpagg.report.numbers import number
 from dpagg.report.words import promise
 from tests.unit.report.examples import MECHANISMS, SCHEMA, example_certificate, example_model
 
@@ -186,6 +189,19 @@ def test_promise_and_terms_are_those_of_the_certificate():
 def test_the_chance_of_a_right_guess_is_the_exact_one():
     """A Gaussian with mu = 0.2 is guessed right with probability Phi(0.1) = 0.53983 at best (Neyman and Pearson)."""
     assert "at most 54\u00a0% of the time" in promise(example_certificate("fit")).meaning[-1]
+
+
+def test_a_private_floor_says_who_supplies_what():
+    floor = PrivateFloor(noise_std=2.0, target=5000.0, sensitivity=100.0, failure_probability=1e-9)
+    stated = {**dataclasses.asdict(floor), "released_residual_norm": 160.0, "supplied": floor.supplied(160.0)}
+    page = render_report(example_certificate(private_floor=stated))
+    assert (
+        "160, released with noise of standard deviation 2; of the sum of squares that the promise needs, 5,000, "
+        in page
+    )
+    assert number(floor.supplied(160.0)) in page and 0 < floor.supplied(160.0) < 5000
+    bags = render_report(example_certificate("sampled-wtd-flag", bags_left_out={"over_leverage_cap": 4}))
+    assert "4 for a leverage over the cap" in bags
 
 
 def test_optional_sections_are_there_only_with_something_to_show(everything):
