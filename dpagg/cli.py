@@ -610,4 +610,6 @@ def _print_json(found: Mapping[str, Any]) -> None:
 
 
 def _complain(message: str) -> None:
-    _console(stderr=True).print(Text.assemble(("dpagg:", "bold red"), " ", message), soft_wrap=True)
+    console = _console(stderr=True)
+    # A person reads whole words; a log has one line a message.
+    console.print(Text.assemble(("dpagg:", "bold red"), " ", message), soft_wrap=not console.is_terminal)

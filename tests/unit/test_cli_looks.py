@@ -98,6 +98,8 @@ def test_on_a_terminal_there_is_colour_and_no_color_is_obeyed(release):
 def test_a_fault_is_marked_on_a_terminal_and_plain_elsewhere(tmp_path, capsys):
     code, shown = on_a_terminal("report", tmp_path / "none")
     assert code == 4 and "\x1b[1;31mdpagg:" in shown
+    words = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown).split("\n")
+    assert len(words) > 2 and "Name one release or model" in " ".join(line.strip() for line in words)
     assert run(["report", str(tmp_path / "none")]) == 4
     caught = capsys.readouterr()
     assert caught.err.startswith("dpagg: there is no ") and "\x1b" not in caught.err and caught.out == ""
