@@ -72,6 +72,8 @@ def coefficients(model: LinearModel) -> Coefficients:
     found = model.user_coefficients()
     intervals = [_interval(each.coefficient, each.standard_error, quantile) for each in found]
     population = [_interval(each.coefficient, each.population_standard_error, quantile) for each in found]
+    if _of_disjoint_bags(model):  # one interval is for both there
+        population = [None] * len(found)
     ends = [0.0]
     for each, interval in zip(found[1:], intervals[1:], strict=True):
         ends += [value * each.half_width for value in (each.coefficient, *(interval or ()))]
@@ -103,16 +105,21 @@ def _covers(model: LinearModel, intervals: list[Interval | None]) -> str:
             "from those of least squares on the rows is not known, and the size of the noise alone would be too short."
         )
     bound = " with the norm bound" if model.fit.get("norm_bound") else ""
-    if model.release.get("mechanism") in ("sampled-wtd-flag", "sampled-noisy-wtd-lag"):
+    if _of_disjoint_bags(model):
         return (
-            f"95 in 100 such intervals cover what least squares{bound} would give on all rows without privacy. They "
-            "hold the noise of privacy and the choice of bags and weights."
+            f"95 in 100 such intervals cover what least squares{bound} would give without privacy, on all rows and, "
+            "supposing that rows are an independent sample, on those they stand for. They hold the noise of privacy, "
+            "the choice of bags and weights, and the sampling of rows."
         )
     return (
         f"95 in 100 such intervals cover what least squares{bound} would give on the same rows without privacy. They "
         "hold the noise of privacy and of aggregation; not what another sample of rows would change, and no bias of "
         "clipping."
     )
+
+
+def _of_disjoint_bags(model: LinearModel) -> bool:
+    return model.release.get("mechanism") in ("sampled-wtd-flag", "sampled-noisy-wtd-lag")
 
 
 def _population(intervals: list[Interval | None]) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -93,6 +94,14 @@ def test_intervals_are_students_and_in_the_users_units():
             assert 0 <= line.bar[0] <= line.bar[1] <= line.bar[2] <= 100
 
 
+def test_of_disjoint_bags_one_interval_is_for_both():
+    model = example_model()
+    model = dataclasses.replace(model, release={**model.release, "mechanism": "sampled-wtd-flag"})
+    found = coefficients(model)
+    assert all(line.population_interval is None and line.interval for line in found.lines)
+    assert found.population_covers is None and "sampling of rows" in found.covers
+
+
 def test_intervals_cover_as_often_as_they_say():
     """Fits of many releases of one table, drawn in full; the truth is least squares on its rows."""
     from dpagg.regression.least_squares import fit_least_squares
@@ -120,8 +129,6 @@ def test_intervals_cover_as_often_as_they_say():
 
 
 def test_a_method_that_gives_no_error_gives_no_interval():
-    import dataclasses
-
     model = example_model()
     unknown = np.full_like(model.standard_errors, np.nan)
     bare = dataclasses.replace(
