@@ -102,7 +102,7 @@ def burn_down_figure(entries: Sequence[tuple[str, float, float]], budget: float,
 
 
 def loss_figure(curves: Mapping[str, Sequence[tuple[float, float]]], summary: str) -> Markup:
-    """Return loss against training step, a line a name; `curves` are (step, loss) in order."""
+    """Return loss against epoch, a line a name; `curves` are (epoch, loss) in order."""
 
     def draw(axes: Axes) -> None:
         seen = [loss for curve in curves.values() for _, loss in curve if math.isfinite(loss)]
@@ -121,7 +121,7 @@ def loss_figure(curves: Mapping[str, Sequence[tuple[float, float]]], summary: st
                 linewidth=1.8,
                 label=_short(name),
             )
-        axes.set_xlabel("training step")
+        axes.set_xlabel("epoch")
         axes.set_ylabel("loss")
         axes.yaxis.set_major_formatter(lambda value, _place: number(float(value)))
         axes.minorticks_off()
@@ -129,7 +129,7 @@ def loss_figure(curves: Mapping[str, Sequence[tuple[float, float]]], summary: st
         for text in legend.get_texts():
             text.set_parse_math(False)
 
-    return _drawn("losses", "The training: loss at each step", summary, draw)
+    return _drawn("losses", "The training: loss at each epoch", summary, draw)
 
 
 def _short(name: str) -> str:

@@ -50,7 +50,7 @@ def render_report(
     burn_down : sequence of (str, float, float)
         Releases charged to the same budget, in order: label, epsilon spent, epsilon left.
     losses : mapping, optional
-        Of a network that was trained on the release: (step, loss) in order, by the name of the curve.
+        Of a network that was trained on the release: (epoch, loss) in order, by the name of the curve.
 
     Raises
     ------
@@ -197,7 +197,7 @@ def _training(losses: Curves) -> dict[str, Any] | None:
         f"{name} from {number(float(curve[0][1]))} to {number(float(curve[-1][1]))}" for name, curve in curves.items()
     )
     thinned = {name: _thinned(curve) for name, curve in curves.items()}
-    return {"figure": loss_figure(curves, f"Loss against training step: {ends}."), "curves": thinned}
+    return {"figure": loss_figure(curves, f"Loss against epoch: {ends}."), "curves": thinned}
 
 
 def _thinned(curve: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -7,6 +7,7 @@ import logging
 import os
 import secrets
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,25 @@ from dpagg.errors import ConfigError, DataError, EnvironmentFault
 from dpagg.regression.model import FORMAT as MODEL_FORMAT
 from dpagg.regression.model import LinearModel
 from dpagg.runs.certificates import load_certificate
+from dpagg.runs.network_model import FORMAT as NETWORK_FORMAT
+from dpagg.runs.network_model import MODEL_FILE as NETWORK_FILE
 
-__all__ = ["existing_report", "make_report", "release_page", "report_beside", "report_path", "write_report"]
+__all__ = [
+    "NETWORK_REPORT",
+    "existing_report",
+    "make_report",
+    "network_losses",
+    "release_page",
+    "report_beside",
+    "report_path",
+    "write_report",
+]
 
 _LOG = logging.getLogger(__name__)
 
 # As in the folder of a Delta table: the underscore keeps VACUUM from removing it and readers from reading it.
 RELEASE_REPORT = "_report.html"
+NETWORK_REPORT = "report.html"
 _CERTIFICATE = "_certificate.json"
 _MAKE_IT = "Name one release or model: its folder, or its file."
 
@@ -101,7 +114,8 @@ def make_report(path: Path, out: Path | None = None) -> Path:
     Parameters
     ----------
     path : Path
-        Folder of a release, model file, certificate, or a folder that holds one release, one model, or one of each.
+        Folder of a release, model file, folder of a trained network, certificate, or a folder that holds one release,
+        one model, or one of each.
     out : Path, optional
         Where to write; by default where a run would have.
 
@@ -119,14 +133,14 @@ def make_report(path: Path, out: Path | None = None) -> Path:
     EnvironmentFault
         If the page cannot be written.
     """
-    certificate, model, default = _find(path)
-    target = default if out is None else out
+    found = _find(path)
+    target = found.place if out is None else out
     if target.is_dir() or (target.exists() and not _is_ours(target)):
         raise ConfigError(f"{target} exists and is no report", path="--out", remedy="Give another file with --out.")
     from dpagg.report import render_report
 
     try:
-        text = render_report(certificate, model)
+        text = render_report(found.certificate, found.model, losses=found.losses)
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(
             f"{path} does not hold all that a report needs ({type(error).__name__})",
@@ -141,38 +155,78 @@ def make_report(path: Path, out: Path | None = None) -> Path:
     return target
 
 
-def _find(path: Path) -> tuple[Mapping[str, Any] | None, LinearModel | None, Path]:
-    """Return certificate, model and the place of their page."""
+def network_losses(training: Mapping[str, Any]) -> dict[str, list[tuple[float, float]]]:
+    """Return (epoch, loss) of a training by the name of the curve; epochs without a loss are left out."""
+    curves = {"training": training["training_losses"], "held-out bags": training["held_out_losses"]}
+    return {
+        name: [(epoch, float(loss)) for epoch, loss in enumerate(losses, start=1) if loss is not None]
+        for name, losses in curves.items()
+    }
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What a page is made of, and its place."""
+
+    place: Path
+    certificate: Mapping[str, Any] | None
+    model: LinearModel | None = None
+    losses: Mapping[str, Sequence[tuple[float, float]]] | None = None
+
+
+def _find(path: Path) -> _Found:
     if not path.is_dir():
         document = _document(path)
+        if document.get("format") == NETWORK_FORMAT:
+            return _of_network(document, path.parent)
         if document.get("format") == MODEL_FORMAT:
-            return (*_of_model(document, path.parent), report_path(path))
-        return load_certificate(path), None, path.with_name(RELEASE_REPORT)
+            return _of_model(document, path)
+        return _Found(path.with_name(RELEASE_REPORT), load_certificate(path))
     if (path / _CERTIFICATE).is_file():
-        return load_certificate(path), None, path / RELEASE_REPORT
+        return _Found(path / RELEASE_REPORT, load_certificate(path))
+    if (path / NETWORK_FILE).is_file() and _peek(path / NETWORK_FILE) == NETWORK_FORMAT:
+        return _of_network(_document(path / NETWORK_FILE), path)
     models = [file for file in sorted(path.glob("*.json")) if _peek(file) == MODEL_FORMAT]
     releases = [file.parent for file in sorted(path.glob(f"*/{_CERTIFICATE}")) if _peek(file) == CERTIFICATE_FORMAT]
     if len(models) == 1:
-        return (*_of_model(_document(models[0]), path), report_path(models[0]))
+        return _of_model(_document(models[0]), models[0])
     if len(releases) == 1 and not models:
-        return load_certificate(releases[0]), None, releases[0] / RELEASE_REPORT
+        return _Found(releases[0] / RELEASE_REPORT, load_certificate(releases[0]))
     if not models and not releases:
         raise DataError(f"no release and no model in {path}", remedy=_MAKE_IT)
     names = ", ".join(str(each) for each in [*models, *releases][:8])
     raise ConfigError(f"{path} holds several: {names}", remedy=_MAKE_IT)
 
 
-def _of_model(document: Mapping[str, Any], folder: Path) -> tuple[Mapping[str, Any] | None, LinearModel]:
-    """Return the certificate that belongs to a model: its own, or of its release if that lies in the same folder."""
+def _of_model(document: Mapping[str, Any], file: Path) -> _Found:
     model = LinearModel.from_dict(document)
-    if isinstance(document.get("certificate"), dict):
-        return document["certificate"], model
+    certificate = document.get("certificate")
+    if not isinstance(certificate, dict):
+        certificate = _of_release(model.release.get("release_id"), file.parent)
+    return _Found(report_path(file), certificate, model)
+
+
+def _of_network(document: Mapping[str, Any], folder: Path) -> _Found:
+    release, training = document.get("release"), document.get("training")
+    if not isinstance(release, dict) or not isinstance(training, dict):
+        raise DataError(f"{folder / NETWORK_FILE} is damaged", remedy="Train the network again.")
+    certificate = _of_release(release.get("release_id"), folder.absolute().parent)
+    if certificate is None:
+        raise DataError(
+            f"the release that {folder} was trained on does not lie beside it",
+            remedy="Put its folder, or a copy of its _certificate.json in a folder, beside that of the network.",
+        )
+    return _Found(folder / NETWORK_REPORT, certificate, losses=network_losses(training))
+
+
+def _of_release(release_id: object, folder: Path) -> Mapping[str, Any] | None:
+    """Return the certificate of a release in one of the folders of a folder."""
     for file in sorted(folder.glob(f"*/{_CERTIFICATE}")):
         if _peek(file) == CERTIFICATE_FORMAT:
             found = load_certificate(file)
-            if found.get("release_id") == model.release.get("release_id"):
-                return found, model
-    return None, model
+            if found.get("release_id") == release_id:
+                return found
+    return None
 
 
 def _document(file: Path) -> Mapping[str, Any]:

@@ -10,7 +10,7 @@ import pytest
 from dpagg.cli import run
 from dpagg.errors import ConfigError, DataError
 from dpagg.runs.model_file import write_model
-from dpagg.runs.reports import make_report, release_page, report_beside, report_path
+from dpagg.runs.reports import make_report, network_losses, release_page, report_beside, report_path
 from tests.unit.report.examples import example_certificate, example_model
 
 
@@ -101,6 +101,19 @@ def test_a_page_that_cannot_be_made_or_written_fails_no_run(model, caplog):
     assert "KeyError" in caplog.text and "sale_amount" not in caplog.text
     with pytest.raises(DataError):
         make_report(model.with_name("nothing.json"))
+
+
+def test_a_network_is_joined_with_the_release_that_lies_beside_its_folder(release, tmp_path):
+    training = {"training_losses": [2.0, 1.5, 1.2], "held_out_losses": [None, 1.6, 1.3]}
+    document = {"format": "dpagg-network", "version": 1, "release": {"release_id": "ab" * 32}, "training": training}
+    write_model(tmp_path / "net" / "model.json", document)
+    assert make_report(tmp_path / "net") == tmp_path / "net" / "report.html"
+    page = (tmp_path / "net" / "report.html").read_text()
+    assert "A neural network for sale_amount" in page and "held-out bags from 1.6 to 1.3" in page
+    assert network_losses(training)["held-out bags"] == [(2, 1.6), (3, 1.3)]
+    release.rename(tmp_path.parent / "elsewhere")
+    with pytest.raises(DataError, match="does not lie beside it"):
+        make_report(tmp_path / "net" / "model.json")
 
 
 def test_a_private_fit_has_its_certificate_in_its_file(tmp_path):
