@@ -33,7 +33,7 @@ def test_table_and_certificate_appear_together(spark, tmp_path):
 
 def test_a_page_is_part_of_what_is_published_and_no_part_of_the_table(spark, tmp_path):
     path = str(tmp_path / "out")
-    publish(rows(spark), path, {"release_id": "x"}, COMMENTS, "<!doctype html>µ")
+    publish(rows(spark), path, {"release_id": "x"}, COMMENTS, page="<!doctype html>µ")
     assert (tmp_path / "out" / "_report.html").read_text(encoding="utf-8") == "<!doctype html>µ"
     spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
     spark.sql(f"VACUUM delta.`{path}` RETAIN 0 HOURS")
