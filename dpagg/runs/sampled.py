@@ -244,7 +244,7 @@ def sampled_certificate(plan: SampledPlan, config: AggregateConfig) -> dict[str,
         public.append(f"the weights, and that the first {event.num_noised} labels of each bag carry noise")
         facts |= {
             "num_noised": event.num_noised,
-            "label_noise_variance": event.noise_std**2,
+            "label_noise_variance": event.label_noise_variance,
             "weight_cap": event.weight_cap,
         }
     else:
