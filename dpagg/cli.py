@@ -30,9 +30,14 @@ app = typer.Typer(
 )
 certificate_app = typer.Typer(help="Read the promise of a release.", no_args_is_help=True)
 app.add_typer(certificate_app, name="certificate")
+ledger_app = typer.Typer(help="Budgets across releases: what was spent and what is left.", no_args_is_help=True)
+app.add_typer(ledger_app, name="ledger")
 reproduce_app = typer.Typer(help="Run the protocol of a paper on your copy of its data.", no_args_is_help=True)
 app.add_typer(reproduce_app, name="reproduce")
 
+LedgerArgument = Annotated[
+    str, typer.Argument(metavar="PATH", help="The ledger, as in ledger.path.", show_default=False)
+]
 ConfigArgument = Annotated[Path, typer.Argument(help="Configuration of the run (YAML).", show_default=False)]
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Value for ${KEY} in the configuration.")
@@ -348,6 +353,96 @@ def verify(
             else "THE CERTIFICATE DOES NOT HOLD."
         )
     return 0 if found.holds else PrivacyError.exit_code
+
+
+@ledger_app.command("init")
+def ledger_init(
+    path: LedgerArgument,
+    dataset: Annotated[str, typer.Option("--dataset", help="Name of the data set.")],
+    epsilon: Annotated[float, typer.Option("--epsilon", help="Budget, positive.")],
+    delta: Annotated[float, typer.Option("--delta", help="Budget, in (0, 1).")],
+    disjoint: Annotated[
+        bool, typer.Option("--disjoint/--overlapping", help="Whether no protected unit is in two partitions.")
+    ] = False,
+    adjacency: Annotated[
+        str, typer.Option("--adjacency", help="change_one_label, change_one_user_labels or zero_out_one_row.")
+    ] = "change_one_label",
+    unit: Annotated[str, typer.Option("--unit", help="What is protected, as certificates call it.")] = "one label",
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Set the budget of a data set before its first release."""
+    from dpagg.ledger import Terms
+    from dpagg.runs.ledgers import init_ledger
+
+    if adjacency not in ("change_one_label", "change_one_user_labels", "zero_out_one_row"):
+        raise ConfigError(f"--adjacency is {adjacency!r}", remedy="See dpagg ledger init --help.")
+    try:
+        terms = Terms(dataset=dataset, epsilon=epsilon, delta=delta, adjacency=adjacency, unit=unit, disjoint=disjoint)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    with _status("writing the ledger", as_json):
+        found = init_ledger(_spark(verbose), path, terms)
+    _report_ledger(found, as_json)
+
+
+@ledger_app.command("show")
+def ledger_show(path: LedgerArgument, as_json: JsonOption = False, verbose: VerboseOption = False) -> None:
+    """Say what was spent on which data set, and what is left."""
+    from dpagg.runs.ledgers import show_ledger
+
+    with _status("reading the ledger", as_json):
+        found = show_ledger(_spark(verbose), path)
+    _report_ledger(found, as_json)
+
+
+@ledger_app.command("check")
+def ledger_check(
+    path: LedgerArgument,
+    certificates: Annotated[
+        list[Path] | None,
+        typer.Option("--certificate", help="A release that the ledger has to know; may be given many times."),
+    ] = None,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> int:
+    """Look for changed, missing or put-back entries; exit code 3 if there are."""
+    from dpagg.runs.ledgers import check_ledger
+
+    with _status("checking the ledger", as_json):
+        found = check_ledger(_spark(verbose), path, certificates or [])
+    if as_json:
+        _print_json(found)
+    else:
+        table = Table("", "found", "")
+        for check in found["checks"]:
+            table.add_row(check["check"], check["found"], "" if check["holds"] else "WRONG")
+        console = _console()
+        console.print(table)
+        console.print("The ledger holds." if found["holds"] else "THE LEDGER WAS CHANGED: charge nothing to it.")
+    return 0 if found["holds"] else PrivacyError.exit_code
+
+
+def _report_ledger(found: Mapping[str, Any], as_json: bool) -> None:
+    if as_json:
+        _print_json(found)
+        return
+    table = Table("data set", "protects", "budget", "largest spend", "left", "releases")
+    for each in found["datasets"]:
+        budget, states = each["budget"], each["charges"]
+        where = f" ({each['in_partition']})" if each["in_partition"] else ""
+        kinds = ", ".join(f"{count:,} {state}" for state, count in states.items())
+        table.add_row(
+            each["dataset"],
+            f"{each['unit']}, {'each partition' if each['disjoint_partitions'] else 'all partitions together'}",
+            f"epsilon {budget['epsilon']:g}, delta {budget['delta']:g}",
+            f"{each['largest_spend']:.4g}{where}",
+            f"{each['remaining']:.4g}",
+            kinds or "none",
+        )
+    console = _console()
+    console.print(table)
+    console.print(f"{found['entries']:,} entries; head {found['head']}", soft_wrap=True)
 
 
 @app.command()

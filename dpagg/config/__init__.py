@@ -12,6 +12,7 @@ from dpagg.config.fitting import (
     PrivateFitConfig,
     SolverConfig,
 )
+from dpagg.config.ledger import BudgetConfig, LedgerConfig
 from dpagg.config.loading import load_config, parse_config, parse_settings
 from dpagg.config.models import (
     AggregateConfig,
@@ -39,6 +40,7 @@ __all__ = [
     "AggregateConfig",
     "AssumedFloorConfig",
     "BoundedLeastSquaresConfig",
+    "BudgetConfig",
     "CategoricalConfig",
     "DpGdConfig",
     "FitConfig",
@@ -49,6 +51,7 @@ __all__ = [
     "LabelConfig",
     "LabelGaussianConfig",
     "LeastSquaresConfig",
+    "LedgerConfig",
     "LinearMixingConfig",
     "NetworkConfig",
     "NoiseFloorConfig",

@@ -136,7 +136,7 @@ class PrivateFitConfig(Config):
             )
         if isinstance(given, dict) and "ledger" in given:
             raise refused(
-                "there is no ledger yet, and a section that asks for one is never ignored",
+                "a fit is not charged to a ledger yet, and a section that asks for one is never ignored",
                 field="ledger",
                 remedy="Take the section out and keep the account elsewhere.",
             )

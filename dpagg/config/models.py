@@ -22,6 +22,7 @@ from dpagg.config.fields import (
     number_or_none,
     refused,
 )
+from dpagg.config.ledger import LedgerConfig
 from dpagg.kernels.encoding import Schema
 
 
@@ -198,19 +199,27 @@ class AggregateConfig(Config):
     mechanism: MechanismConfig
     privacy: PrivacyConfig
     output: OutputConfig
+    ledger: LedgerConfig | None = None
     plan: PlanConfig = PlanConfig()
     performance: PerformanceConfig = PerformanceConfig()
 
     @model_validator(mode="before")
     @classmethod
-    def _no_ledger_yet(cls, given: Any) -> Any:
-        if isinstance(given, dict) and "ledger" in given:
+    def _no_empty_ledger(cls, given: Any) -> Any:
+        if isinstance(given, dict) and "ledger" in given and given["ledger"] is None:
             raise refused(
-                "there is no ledger yet, and a section that asks for one is never ignored",
+                "an empty section would charge nothing",
                 field="ledger",
-                remedy="Take the section out and keep the account elsewhere.",
+                remedy="Give path, dataset and partition, or take the section out.",
             )
         return given
+
+    def public_dict(self) -> dict[str, Any]:
+        """See `Config.public_dict`; without a ledger as before there were any, so that old releases are recognised."""
+        content = super().public_dict()
+        if self.ledger is None:
+            del content["ledger"]
+        return content
 
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:

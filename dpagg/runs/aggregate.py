@@ -20,6 +20,7 @@ from dpagg.kernels.rows import RowSummary
 from dpagg.kernels.streams import Secret
 from dpagg.kernels.weights import Finish, hidden_level
 from dpagg.runs.calibrated import Calibrated
+from dpagg.runs.charging import Account, ledger_terms
 from dpagg.runs.plan import Plan, make_plan
 from dpagg.runs.release_facts import input_terms, release_facts
 from dpagg.runs.sampled import run_sampled
@@ -104,10 +105,12 @@ def run_aggregate(spark: SparkSession, config: AggregateConfig, *, insecure_seed
     ConfigError
         If something else is at the output path.
     DataError, PrivacyError
-        As `dpagg.runs.plan.make_plan`; or if the input changed while the release was drawn.
+        As `dpagg.runs.plan.make_plan`; if the release is over the ledger's budget (no label is read then); or if the
+        input changed while the release was drawn.
     """
     table = read_table(spark, config.input)
     release_id = _release_id(spark, config, table, insecure_seed)
+    account = Account.of(spark, config, release_id)
     earlier = published_certificate(spark, config.output.path)
     if earlier is not None:
         if earlier.get("release_id") != release_id:
@@ -117,14 +120,16 @@ def run_aggregate(spark: SparkSession, config: AggregateConfig, *, insecure_seed
                 remedy="Choose a new path: a release is never overwritten.",
             )
         _LOG.info("the release is published already; nothing was drawn")
+        account.found(earlier)
         return AggregateResult(config.output.path, earlier, is_new=False)
 
     check_output(spark, config.output.path)
     secret = Secret.fresh() if insecure_seed is None else Secret.insecure(insecure_seed)
     if isinstance(config.mechanism, SampledConfig):
-        promise = run_sampled(spark, config, table, secret, release_id)
+        promise = run_sampled(spark, config, table, secret, release_id, account)
         return AggregateResult(config.output.path, promise, is_new=True)
     plan = make_plan(spark, config, table)
+    account.charge(plan.calibrated.event, secret)
     engine = _engine(config)
     drawn = _draw(plan, config, engine, secret, release_id, spark.sparkContext.defaultParallelism * 2)
     table.recheck()
@@ -137,9 +142,10 @@ def run_aggregate(spark: SparkSession, config: AggregateConfig, *, insecure_seed
         rule=plan.rule,
         factor=drawn.factor,
     )
-    promise = _certificate(plan, settled, drawn, config, engine, secret, release_id)
+    promise = _certificate(plan, settled, drawn, config, engine, secret, release_id) | account.publishing()
     comments = _PLAIN_COMMENTS if engine == "plain" else _COMMENTS
     publish(drawn_bags(spark, finish, drawn.sums), config.output.path, promise, comments)
+    account.settle()
     return AggregateResult(config.output.path, promise, is_new=True)
 
 
@@ -231,6 +237,9 @@ def _release_id(spark: SparkSession, config: AggregateConfig, table: InputTable,
     """Name the request: what is asked of which input for which output, however their paths are written."""
     asked = config.public_dict()
     del asked["performance"], asked["output"], asked["input"]["path"]
+    if config.ledger is not None:
+        # Where the account is kept and whether the budget is repeated make no other release.
+        asked["ledger"] = [config.ledger.dataset, config.ledger.partition]
     identity = json.dumps(
         [asked, table.version, qualified(spark, config.output.path), insecure_seed], sort_keys=True, ensure_ascii=False
     )
@@ -256,7 +265,7 @@ def _certificate(
             f"ASSUMED by the user, not checked: the mean squared residual of the least-squares fit is at least "
             f"{privacy.floor.mean_squared_residual:g} per row, whatever the one label is.",
         )
-    assumptions += input_terms(config)
+    assumptions += [*input_terms(config), *ledger_terms(config)]
     if engine == "plain":
         assumptions = ["None would help: see the statement."]
     unit = "one label" if privacy.unit is None else f"all labels of one {privacy.unit.column}"
