@@ -97,10 +97,17 @@ class Ledger:
         self._store = store
         self._sleep = sleep
         self._run = secrets.token_hex(8)
+        self._seen = Book()
+
+    @property
+    def seen(self) -> Book:
+        """What the ledger said when it was last read, and what was added then."""
+        return self._seen
 
     def book(self) -> Book:
         """Return what the ledger says now."""
-        return Book(self._store.read())
+        self._seen = Book(self._store.read())
+        return self._seen
 
     def declare(self, terms: Terms) -> None:
         """Set the budget of a data set, or find the same one set.
@@ -220,9 +227,10 @@ class Ledger:
                 return []
             if not book.entries:
                 wanted = [{"kind": OPENED, "body": {"ledger": secrets.token_hex(16)}}, *wanted]
+            previous = book.head
             entries = self._chained(book, wanted)
             try:
-                self._store.append(entries, book.head)
+                self._store.append(entries, previous)
             except Conflict:
                 # Full jitter: those that met once should not meet again.
                 self._sleep(random.SystemRandom().uniform(0.0, min(_LONGEST_WAIT, 0.1 * 2**attempt)))
@@ -243,7 +251,8 @@ class Ledger:
             entries.append(entry)
             number, previous = number + 1, entry.hash
         # What would not be read back is not written either.
-        Book([*book.entries, *entries])
+        for entry in entries:
+            book.add(entry)
         return entries
 
 

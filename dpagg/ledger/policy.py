@@ -116,9 +116,14 @@ def largest_spend(terms: Terms, charges: Sequence[Charge]) -> tuple[float, str]:
     parts: dict[str, list[Charge]] = {}
     for charge in charges:
         parts.setdefault(charge.partition, []).append(charge)
+    # Root finding and composition are slow, one delta is not: look first where most is spent, and skip what is below.
+    single = [(partition, inside[0].event) for partition, inside in sorted(parts.items()) if len(inside) == 1]
+    guess = single[0][1].epsilon(terms.delta) if single else 0.0
+    deltas = {partition: event.delta(guess) for partition, event in single}
+    order = sorted(parts, key=lambda partition: (len(parts[partition]), -deltas.get(partition, 0.0), partition))
     largest, where = 0.0, ""
-    # Those that the sum of claims leaves below the largest so far need no composition.
-    for partition, inside in sorted(parts.items(), key=lambda item: (len(item[1]), item[0])):
+    for partition in order:
+        inside = parts[partition]
         if _stated(inside, terms.delta) <= largest or _below(inside, largest, terms.delta):
             continue
         largest, where = max((largest, where), (spent(terms, inside), partition))

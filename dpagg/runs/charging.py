@@ -94,7 +94,7 @@ class Account:
         if self.ledger is None or self._receipt is None:
             return {}
         entry = self.ledger.publishing(self._receipt)
-        book = self.ledger.book()
+        book = self.ledger.seen
         terms = book.terms[entry.dataset]
         return {
             "ledger": {

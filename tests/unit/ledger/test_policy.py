@@ -250,10 +250,11 @@ def test_a_file_keeps_a_ledger(tmp_path):
     book = Ledger(FileStore(path)).book()
     assert book.charges("ads")[0].state == "publishing" and book.charges("ads")[0].partition == odd
     # Two that read the same head: the second one is told.
+    head = book.head
     entry = Ledger(FileStore(path))._chained(book, [{"kind": "settled", "dataset": "ads", "charge": receipt.number}])
-    FileStore(path).append(entry, book.head)
+    FileStore(path).append(entry, head)
     with pytest.raises(Conflict):
-        FileStore(path).append(entry, book.head)
+        FileStore(path).append(entry, head)
     with path.open("a") as file:
         file.write('{"version":1,"seq')
     with pytest.raises(PrivacyError, match="not readable"):
