@@ -101,6 +101,7 @@ class Book:
             event=Event.from_dict(entry.body["event"]),
             epsilon=float(entry.body["epsilon"]),
             delta=float(entry.body["delta"]),
+            alone=float(entry.body["alone"]),
         )
 
     def _advance(self, entry: Entry) -> None:

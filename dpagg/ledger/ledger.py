@@ -158,13 +158,15 @@ class Ledger:
                 event=asked.event,
                 epsilon=asked.epsilon,
                 delta=asked.delta,
+                alone=asked.event.epsilon(terms.delta),
             )
             counted = [each for each in book.charges(asked.dataset) if each is not replaced]
             shared = sharing(terms, counted, asked.partition)
             if asked.event.delta(asked.epsilon) > asked.delta or not fits(terms, [*shared, charge]):
                 raise over_budget(terms, shared, charge)
             settled.update(number=number, is_new=True)
-            body: dict[str, Any] = {"event": asked.event.to_dict(), "epsilon": asked.epsilon, "delta": asked.delta}
+            body: dict[str, Any] = {"event": asked.event.to_dict(), "alone": charge.alone}
+            body |= {"epsilon": asked.epsilon, "delta": asked.delta}
             if replaced is not None:
                 body["replaces"] = replaced.number
             return [*new, {"kind": RESERVED, **_about(asked), "charge": number, "body": body}]

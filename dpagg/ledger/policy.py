@@ -67,6 +67,9 @@ class Charge:
         What it costs.
     epsilon, delta : float
         A point of the event's curve: ``event.delta(epsilon) <= delta``.
+    alone : float
+        Least epsilon of the event at the budget's delta, as computed when it was charged: a root that takes long to
+        find for each of a thousand releases. For reports; what fits is always decided from events.
     state : str
         ``reserved``, ``publishing`` or ``settled``.
     """
@@ -77,6 +80,7 @@ class Charge:
     event: Event
     epsilon: float
     delta: float
+    alone: float
     state: str = RESERVED
 
 
@@ -98,6 +102,8 @@ def spent(terms: Terms, charges: Sequence[Charge]) -> float:
     """Return the epsilon, at the budget's delta, of charges that touch the same unit; ``inf`` if there is none."""
     if not charges:
         return 0.0
+    if len(charges) == 1:
+        return min(_stated(charges, terms.delta), charges[0].alone)
     return min(_stated(charges, terms.delta), _together(charges).epsilon(terms.delta))
 
 
@@ -116,17 +122,11 @@ def largest_spend(terms: Terms, charges: Sequence[Charge]) -> tuple[float, str]:
     parts: dict[str, list[Charge]] = {}
     for charge in charges:
         parts.setdefault(charge.partition, []).append(charge)
-    # Root finding and composition are slow, one delta is not: look first where most is spent, and skip what is below.
-    single = [(partition, inside[0].event) for partition, inside in sorted(parts.items()) if len(inside) == 1]
-    guess = single[0][1].epsilon(terms.delta) if single else 0.0
-    deltas = {partition: event.delta(guess) for partition, event in single}
-    order = sorted(parts, key=lambda partition: (len(parts[partition]), -deltas.get(partition, 0.0), partition))
     largest, where = 0.0, ""
-    for partition in order:
-        inside = parts[partition]
-        if _stated(inside, terms.delta) <= largest or _below(inside, largest, terms.delta):
-            continue
-        largest, where = max((largest, where), (spent(terms, inside), partition))
+    # Composition is slow: those that the sum of claims leaves below the largest so far need none.
+    for partition, inside in sorted(parts.items(), key=lambda item: (len(item[1]), item[0])):
+        if _stated(inside, terms.delta) > largest:
+            largest, where = max((largest, where), (spent(terms, inside), partition))
     return largest, where
 
 
@@ -189,10 +189,6 @@ def _stated(charges: Sequence[Charge], delta: float) -> float:
     if math.fsum(charge.delta for charge in charges) > delta:
         return math.inf
     return math.fsum(charge.epsilon for charge in charges)
-
-
-def _below(charges: Sequence[Charge], epsilon: float, delta: float) -> bool:
-    return epsilon > 0 and len(charges) == 1 and charges[0].event.delta(epsilon) <= delta
 
 
 def _together(charges: Sequence[Charge]) -> Event:
