@@ -99,11 +99,17 @@ def check_ledger(spark: SparkSession, path: str, certificates: Sequence[Path] = 
     if book is not None and not book.entries:
         raise DataError(f"no ledger at {path}", remedy="dpagg ledger init makes one, and so does the first release.")
     if isinstance(store, DeltaStore):
-        history = store.history()
+        try:
+            history = store.history()
+        except DpaggError:
+            history = []
         whole = [commit["version"] for commit in reversed(history)] == list(range(len(history)))
         strange = sorted({commit["operation"] for commit in history} - store.expected_operations)
+        whole = bool(history) and whole and not strange
         found = f"{len(history):,} commits" + (f", among them {', '.join(strange)}" if strange else "")
-        checks.append({"check": "history from its first commit", "holds": whole and not strange, "found": found})
+        checks.append(
+            {"check": "history from its first commit", "holds": bool(history) and whole and not strange, "found": found}
+        )
     for file in certificates:
         checks.append(_known(book, file))
     return {"holds": all(check["holds"] for check in checks), "checks": checks}

@@ -74,8 +74,8 @@ def test_a_release_is_charged_and_a_rerun_is_not(attempt, spark, tmp_path, capfd
 
     # Over budget: 3, what is left and asked, and the pass over labels is never reached.
     monkeypatch.setattr("dpagg.runs.aggregate._draw", lambda *_: pytest.fail("labels were read"))
-    code, err = attempt(output__path=str(tmp_path / "second"), privacy__epsilon=1.0)
-    assert code == 3 and "over budget" in err and "of 1 is left" in err and "asked is epsilon 1 " in err
+    code, err = attempt(output__path=str(tmp_path / "second"), privacy__epsilon=1.1)
+    assert code == 3 and "over budget" in err and "of 1 is left" in err and "asked is epsilon 1.1 " in err
     assert not (tmp_path / "second").exists()
     code, err = attempt(output__path=str(tmp_path / "second"), ledger__budget={"epsilon": 2.0, "delta": 1e-6})
     assert code == 3 and "epsilon 2.0 is given" in err
