@@ -71,7 +71,7 @@ def test_two_processes_race_for_the_last_budget_and_one_wins_each_time(tmp_path,
 STAGES = {
     "before the charge": ("dpagg.runs.charging.Account.charge", ["settled"]),
     "after the charge": ("dpagg.runs.aggregate._draw", ["settled"]),
-    "mid-pass": ("dpagg.kernels.labelled_factor.LabelMoments.root", ["settled"]),
+    "after the pass over labels": ("dpagg.runs.aggregate._require_same_rows", ["settled"]),
     "before the first file": ("dpagg.runs.aggregate.publish", ["publishing", "settled"]),
     "mid-write": ("dpagg.spark.delta.move_new", ["publishing", "settled"]),
     "after the commit": ("dpagg.runs.charging.Account.settle", ["settled"]),
