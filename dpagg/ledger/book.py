@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
-from dpagg.accounting import Event
+from dpagg.accounting import CurveTable, Event
 from dpagg.errors import PrivacyError
 from dpagg.ledger.entries import DATASET, PUBLISHING, RESERVED, SETTLED, START, Entry
 from dpagg.ledger.policy import Charge, Terms
@@ -94,6 +94,7 @@ class Book:
             if charges[replaced].state != RESERVED or charges[replaced].release_id != entry.release_id:
                 raise _senseless(entry)
             del charges[replaced]
+        curve = entry.body["curve"]
         charges[entry.sequence] = Charge(
             number=entry.sequence,
             partition=entry.partition,
@@ -101,7 +102,7 @@ class Book:
             event=Event.from_dict(entry.body["event"]),
             epsilon=float(entry.body["epsilon"]),
             delta=float(entry.body["delta"]),
-            alone=float(entry.body["alone"]),
+            table=CurveTable(float(curve["step"]), tuple(map(float, curve["deltas"]))),
         )
 
     def _advance(self, entry: Entry) -> None:

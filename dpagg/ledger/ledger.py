@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from dpagg.accounting import Event
+from dpagg.accounting import CurveTable, Event
 from dpagg.errors import EnvironmentFault, PrivacyError
 from dpagg.ledger.book import Book, terms_body
 from dpagg.ledger.entries import DATASET, OPENED, PUBLISHING, RESERVED, SETTLED, Entry
@@ -141,6 +141,7 @@ class Ledger:
             If others kept writing at the same time, or the store fails.
         """
         settled: dict[str, Any] = {}
+        table = CurveTable.of(asked.event)
 
         def decide(book: Book) -> list[dict[str, Any]]:
             terms, new = _terms(book, asked)
@@ -158,14 +159,15 @@ class Ledger:
                 event=asked.event,
                 epsilon=asked.epsilon,
                 delta=asked.delta,
-                alone=asked.event.epsilon(terms.delta),
+                table=table,
             )
             counted = [each for each in book.charges(asked.dataset) if each is not replaced]
             shared = sharing(terms, counted, asked.partition)
             if asked.event.delta(asked.epsilon) > asked.delta or not fits(terms, [*shared, charge]):
                 raise over_budget(terms, shared, charge)
             settled.update(number=number, is_new=True)
-            body: dict[str, Any] = {"event": asked.event.to_dict(), "alone": charge.alone}
+            body: dict[str, Any] = {"event": asked.event.to_dict(), "curve": {"step": table.step}}
+            body["curve"]["deltas"] = list(table.deltas)
             body |= {"epsilon": asked.epsilon, "delta": asked.delta}
             if replaced is not None:
                 body["replaces"] = replaced.number

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dpagg.accounting import Composition, Event
+from dpagg.accounting import Curve, CurveTable, Event, composed
 from dpagg.errors import PrivacyError
 from dpagg.ledger.entries import RESERVED
 
@@ -18,7 +18,7 @@ class Terms:
 
     Guarantee: all releases that touch one protected unit, together, are (epsilon, delta)-private for `adjacency`,
     if the parameters of each were chosen without looking at what earlier ones of the same rows brought to light
-    (see `dpagg.accounting.Composition`), and if the declaration about partitions is true.
+    (see `dpagg.accounting.ComposedCurve`), and if the declaration about partitions is true.
 
     Parameters
     ----------
@@ -67,9 +67,8 @@ class Charge:
         What it costs.
     epsilon, delta : float
         A point of the event's curve: ``event.delta(epsilon) <= delta``.
-    alone : float
-        Least epsilon of the event at the budget's delta, as computed when it was charged: a root that takes long to
-        find for each of a thousand releases. For reports; what fits is always decided from events.
+    table : CurveTable
+        Bounds of the event's curve, computed when it was charged; with them a thousand releases compose at once.
     state : str
         ``reserved``, ``publishing`` or ``settled``.
     """
@@ -80,7 +79,7 @@ class Charge:
     event: Event
     epsilon: float
     delta: float
-    alone: float
+    table: CurveTable
     state: str = RESERVED
 
 
@@ -91,20 +90,22 @@ def sharing(terms: Terms, charges: Iterable[Charge], partition: str) -> list[Cha
 
 def fits(terms: Terms, charges: Sequence[Charge]) -> bool:
     """Return whether charges that touch the same unit are within the budget together."""
-    if not charges:
-        return True
-    stated = _stated(charges, terms.delta)
     # The sum of the claims is an upper bound, and costs nothing.
-    return stated <= terms.epsilon or _together(charges).delta(terms.epsilon) <= terms.delta
+    return (
+        not charges
+        or _stated(charges, terms.delta) <= terms.epsilon
+        or _together(charges, terms.delta).delta(terms.epsilon) <= terms.delta
+    )
 
 
 def spent(terms: Terms, charges: Sequence[Charge]) -> float:
     """Return the epsilon, at the budget's delta, of charges that touch the same unit; ``inf`` if there is none."""
     if not charges:
         return 0.0
+    stated = _stated(charges, terms.delta)
     if len(charges) == 1:
-        return min(_stated(charges, terms.delta), charges[0].alone)
-    return min(_stated(charges, terms.delta), _together(charges).epsilon(terms.delta))
+        return min(stated, charges[0].table.epsilon(terms.delta))
+    return min(stated, _together(charges, terms.delta).epsilon(terms.delta))
 
 
 def remaining(terms: Terms, charges: Iterable[Charge], partition: str) -> float:
@@ -191,5 +192,5 @@ def _stated(charges: Sequence[Charge], delta: float) -> float:
     return math.fsum(charge.epsilon for charge in charges)
 
 
-def _together(charges: Sequence[Charge]) -> Event:
-    return charges[0].event if len(charges) == 1 else Composition(events=tuple(charge.event for charge in charges))
+def _together(charges: Sequence[Charge], delta: float) -> Curve:
+    return composed([charge.event for charge in charges], [charge.table for charge in charges], delta)

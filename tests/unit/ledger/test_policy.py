@@ -97,7 +97,7 @@ def test_no_sequence_of_runs_and_crashes_overspends(steps, disjoint):
         everything = [*out, *pending.values()]
         parts = {p: [mu for q, mu in everything if q == p or not disjoint] for p, _ in everything}
         exact = max((gaussian(math.hypot(*mus)).epsilon(DELTA) for mus in parts.values()), default=0.0)
-        assert largest == pytest.approx(exact, rel=1e-6)
+        assert exact * (1 - 1e-9) <= largest <= exact * 1.002  # one release by itself is read off its table
 
 
 def test_remaining_is_the_budget_less_the_composition_not_the_sum():
