@@ -22,6 +22,9 @@ from dpagg.errors import ConfigError, DpaggError, PrivacyError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from dpagg.config import AggregateConfig
+    from dpagg.runs.monitoring import Monitor
+
 app = typer.Typer(
     epilog="Exit codes: 0 done, 2 usage or configuration, 3 refused for privacy, 4 bad data, 5 environment.",
     no_args_is_help=True,
@@ -43,6 +46,21 @@ SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Value for ${KEY} in the configuration.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
+WindowOption = Annotated[
+    bool,
+    typer.Option("--allow-open-window", help="Release although labels may still arrive (input.attribution_window)."),
+]
+MetricsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--metrics",
+        help="File for seconds a stage and budget: NAME.prom for Prometheus, else JSON.",
+        show_default=False,
+    ),
+]
+LogOption = Annotated[
+    str, typer.Option("--log-format", help="text, or json: one object a line on standard error, from level INFO.")
+]
 VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Say on standard error what is being done.")]
 SeedOption = Annotated[
     int | None,
@@ -161,26 +179,105 @@ def plan(
 def aggregate(
     config: ConfigArgument,
     sets: SetOption = None,
+    backfill: Annotated[
+        str | None,
+        typer.Option(
+            "--backfill",
+            metavar="FIRST:LAST",
+            help="Release each of these days, with ${date} set to it; the exit code is the worst of them.",
+            show_default=False,
+        ),
+    ] = None,
+    allow_open_window: WindowOption = False,
+    metrics: MetricsOption = None,
     as_json: JsonOption = False,
     insecure_seed: SeedOption = None,
+    log_format: LogOption = "text",
     verbose: VerboseOption = False,
-) -> None:
+) -> int:
     """Release private weighted sums of a table as a Delta table with a certificate."""
     from dpagg.config import load_config, parse_settings
     from dpagg.runs.aggregate import run_aggregate
+    from dpagg.runs.backfill import parse_days
 
-    settings = load_config(config, "aggregate", parse_settings(sets or []))
-    with _status("aggregating", as_json):
-        result = run_aggregate(_spark(verbose), settings, insecure_seed=insecure_seed)
+    given = parse_settings(sets or [])
+    if backfill is not None:
+        if "date" in given:
+            raise ConfigError("--set gives 'date', and --backfill does too", remedy="Leave one of them out.")
+        # All of them before the first: a mistake in the configuration should not stop half way.
+        days = {day: load_config(config, "aggregate", given | {"date": day}) for day in parse_days(backfill)}
+        return _backfill(_spark(verbose, log_format), days, as_json, metrics, insecure_seed, allow_open_window)
+    settings = load_config(config, "aggregate", given)
+    with _measured(metrics) as monitor, _status("aggregating", as_json):
+        result = run_aggregate(
+            _spark(verbose, log_format),
+            settings,
+            insecure_seed=insecure_seed,
+            allow_open_window=allow_open_window,
+            monitor=monitor,
+        )
     _report(result.summary(), as_json, result.certificate["statement"])
+    return 0
+
+
+def _backfill(
+    spark: SparkSession,
+    days: dict[str, AggregateConfig],
+    as_json: bool,
+    metrics: Path | None,
+    insecure_seed: int | None,
+    allow_open_window: bool,
+) -> int:
+    from rich.progress import track
+
+    from dpagg.runs.backfill import DayResult, run_backfill, worst
+    from dpagg.runs.monitoring import write_metrics
+
+    console = Console(stderr=True)
+    bar = iter(
+        track(
+            range(len(days)), "releasing", console=console, transient=True, disable=as_json or not console.is_terminal
+        )
+    )
+    next(bar)
+
+    def advance() -> None:
+        next(bar, None)
+
+    results = run_backfill(
+        spark,
+        days,
+        insecure_seed=insecure_seed,
+        allow_open_window=allow_open_window,
+        after_day=lambda _: advance(),
+    )
+    if metrics is not None:
+        write_metrics(metrics, [each.monitor.to_dict(each.exit_code) for each in results])
+    code = worst(results)
+    if as_json:
+        _print_json({"exit_code": code, "days": [each.to_dict() for each in results]})
+        return code
+
+    def row(each: DayResult) -> tuple[str, ...]:
+        left = "" if each.monitor.remaining is None else f"{each.monitor.remaining:.4g}"
+        return each.day, each.outcome, str(each.exit_code), left, each.message or each.path
+
+    table = Table("day", "outcome", "code", "epsilon left", "")
+    for each in results:
+        table.add_row(*map(escape, row(each)))
+    _console().print(table)
+    return code
 
 
 @app.command()
 def fit(
     config: ConfigArgument,
     sets: SetOption = None,
+    allow_open_window: WindowOption = False,
+    metrics: MetricsOption = None,
     as_json: JsonOption = False,
     insecure_seed: SeedOption = None,
+    log_format: LogOption = "text",
     verbose: VerboseOption = False,
 ) -> None:
     """Fit a linear model: privately on the rows of a table, or on a released aggregate."""
@@ -188,8 +285,14 @@ def fit(
     from dpagg.runs.fit import run_fit
 
     settings = load_config(config, "fit", parse_settings(sets or []))
-    with _status("fitting", as_json):
-        result = run_fit(settings, _spark(verbose), insecure_seed=insecure_seed)
+    with _measured(metrics) as monitor, _status("fitting", as_json):
+        result = run_fit(
+            settings,
+            _spark(verbose, log_format),
+            insecure_seed=insecure_seed,
+            allow_open_window=allow_open_window,
+            monitor=monitor,
+        )
     if as_json:
         _print_json(result.summary())
         return
@@ -532,15 +635,39 @@ def _numbers(text: str, option: str) -> list[float]:
     return found
 
 
-def _spark(verbose: bool) -> SparkSession:
-    logging.basicConfig(
-        level=logging.INFO if verbose else logging.WARNING, stream=sys.stderr, format="%(levelname)s %(message)s"
-    )
+def _spark(verbose: bool, log_format: str = "text") -> SparkSession:
+    if log_format not in ("text", "json"):
+        raise ConfigError(f"--log-format is {log_format!r}, expected text or json")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
+    if log_format == "json":
+        from dpagg.runs.monitoring import JsonFormatter
+
+        handler.setFormatter(JsonFormatter())
+    is_told = verbose or log_format == "json"
+    logging.basicConfig(level=logging.INFO if is_told else logging.WARNING, handlers=[handler])
     # An interrupt ends the conversation with the JVM in the middle of a word, at length.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     from dpagg.spark.session import spark_session
 
     return spark_session()
+
+
+@contextmanager
+def _measured(path: Path | None) -> Iterator[Monitor]:
+    """Write the metrics of a run, however it ends."""
+    from dpagg.runs.monitoring import Monitor, write_metrics
+
+    monitor, code = Monitor(), 1
+    try:
+        yield monitor
+        code = 0
+    except DpaggError as error:
+        code = error.exit_code
+        raise
+    finally:
+        if path is not None:
+            write_metrics(path, [monitor.to_dict(code)])
 
 
 @contextmanager

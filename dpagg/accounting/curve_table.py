@@ -1,10 +1,10 @@
 """Privacy curves as short tables, and the composition of a thousand of them in less than a second.
 
-A table states upper bounds of delta at epsilons 0, step, 2 step, ... for both directions. The chords between them (linear
-in exp(epsilon)) bound the curve from above, because a curve is convex there; they are the curve of a pair of discrete
-distributions, whose privacy losses compose by convolution (connect-the-dots: Doroshenko et al. 2022; Sommer et al.
-2019). A table is computed once, when its release is charged, and kept beside the event: certified curves of a thousand
-mechanisms take minutes.
+A table states upper bounds of delta at epsilons 0, step, 2 step, ... for both directions. The chords between them,
+linear in exp(epsilon), bound the curve from above, because a curve is convex there; they are the curve of a pair of
+discrete distributions, whose privacy losses compose by convolution (connect-the-dots: Doroshenko et al. 2022; Sommer et
+al. 2019). A table is computed once, when its release is charged, and kept beside the event: certified curves of a
+thousand mechanisms take minutes.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ class CurveTable:
         require(0 < self.step < math.inf, f"step must be positive, got {self.step}")
         values = np.asarray(self.deltas, dtype=float)
         require(values.ndim == 1 and values.size > 1, "a table needs at least two deltas")
-        require(bool(np.all((values >= 0) & (values <= 1)) and np.all(np.diff(values) <= 0)), "deltas must fall in [0, 1]")
+        require(
+            bool(np.all((values >= 0) & (values <= 1)) and np.all(np.diff(values) <= 0)), "deltas must fall in [0, 1]"
+        )
 
     @classmethod
     def of(cls, event: Event) -> CurveTable:
@@ -234,7 +236,7 @@ class _Spread:
 
     def cumulant(self, tilt: float) -> float:
         """Logarithm of the mean of exp(tilt * total loss)."""
-        exponent = tilt * self.spacing * self.steps
+        exponent = np.asarray(tilt * self.spacing * self.steps, dtype=float)
         top = self._largest(exponent)
         weighted = self.mass * np.exp(np.minimum(exponent - top[self.owner], 600.0))
         return float(np.sum(np.log(np.bincount(self.owner, weighted, self.count)) + top))
@@ -261,7 +263,7 @@ class _Spread:
 
     def convolved(self, tilt: float) -> tuple[FloatArray, FloatArray, float]:
         """Return losses, the tilted distribution of their sum, and a bound of its error, whatever of it is summed."""
-        exponent = tilt * self.spacing * self.steps
+        exponent = np.asarray(tilt * self.spacing * self.steps, dtype=float)
         weighted = self.mass * np.exp(np.minimum(exponent - self._largest(exponent)[self.owner], 600.0))
         weighted /= np.bincount(self.owner, weighted, self.count)[self.owner]
         mean = float(np.sum(weighted * self.steps)) * self.spacing
@@ -282,7 +284,11 @@ class _Spread:
         # Each factor of the spectrum is off by a few units in the last place times the depth of the transform.
         off = np.finfo(float).eps * (8 * self.count + 16 * math.log2(size)) * float(np.mean(np.abs(spectrum)))
         fading = -math.expm1(-tilt * self.spacing)
-        return losses, tilted, outside + off * min(size, 1 / fading)
+        return (
+            np.asarray(losses, dtype=float),
+            np.asarray(tilted, dtype=float),
+            outside + float(off * min(size, 1 / fading)),
+        )
 
     def _edge(self, tilt: float, mean: float, side: float) -> float:
         """Distance from the mean beyond which the tilted sum lies with a chance below exp(-_HALF_WIDTH) (Chernoff)."""

@@ -19,7 +19,6 @@ from dpagg.config.models import (
     AssumedFloorConfig,
     BoundedLeastSquaresConfig,
     FitConfig,
-    InputConfig,
     LeastSquaresConfig,
     NoiseFloorConfig,
     OutputConfig,
@@ -34,6 +33,7 @@ from dpagg.config.models import (
     WtdFlagConfig,
 )
 from dpagg.config.training import NetworkConfig, TrainConfig, TrainingConfig
+from dpagg.config.source import InputConfig, TableConfig, WindowConfig
 
 __all__ = [
     "AdaSSPConfig",
@@ -70,8 +70,10 @@ __all__ = [
     "SolverConfig",
     "TrainConfig",
     "TrainingConfig",
+    "TableConfig",
     "UnitConfig",
     "UnweightedSumsConfig",
+    "WindowConfig",
     "WtdFlagConfig",
     "load_config",
     "parse_config",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
-from dpagg.config.fields import Model, Number, Positive, Text
+from dpagg.config.fields import Model, Number, Positive, Text, refused
 
 
 class BudgetConfig(Model):
@@ -29,3 +29,13 @@ class LedgerConfig(Model):
     partition: Text
     disjoint: bool | None = None
     budget: BudgetConfig | None = None
+
+
+def refuse_empty_ledger(given: Any) -> None:
+    """Refuse a ledger section without content: it would charge nothing, in silence."""
+    if isinstance(given, dict) and "ledger" in given and given["ledger"] is None:
+        raise refused(
+            "an empty section would charge nothing",
+            field="ledger",
+            remedy="Give path, dataset and partition, or take the section out.",
+        )

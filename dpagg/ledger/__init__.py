@@ -4,7 +4,7 @@ from dpagg.ledger.book import Book
 from dpagg.ledger.entries import Entry
 from dpagg.ledger.file_store import FileStore
 from dpagg.ledger.ledger import Ledger, Receipt, Request
-from dpagg.ledger.policy import Charge, Terms, largest_spend, remaining, spent
+from dpagg.ledger.policy import Charge, Terms, largest_spend, remaining, sharing, spent
 from dpagg.ledger.store import Conflict, Store
 
 __all__ = [
@@ -20,5 +20,6 @@ __all__ = [
     "Terms",
     "largest_spend",
     "remaining",
+    "sharing",
     "spent",
 ]

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
-from dpagg.accounting import CurveTable, Event
+from dpagg.accounting import CurveTable
 from dpagg.errors import PrivacyError
 from dpagg.ledger.entries import DATASET, PUBLISHING, RESERVED, SETTLED, START, Entry
 from dpagg.ledger.policy import Charge, Terms
@@ -99,7 +99,7 @@ class Book:
             number=entry.sequence,
             partition=entry.partition,
             release_id=entry.release_id,
-            event=Event.from_dict(entry.body["event"]),
+            stated=entry.body["event"],
             epsilon=float(entry.body["epsilon"]),
             delta=float(entry.body["delta"]),
             table=CurveTable(float(curve["step"]), tuple(map(float, curve["deltas"]))),

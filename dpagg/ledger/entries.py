@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
@@ -53,19 +54,23 @@ class Entry:
     charge: int = 0
     body: Mapping[str, Any] = field(default_factory=dict)
 
-    def content(self) -> str:
-        """Return the entry as canonical JSON, which is what is hashed and stored."""
-        values = {"version": VERSION, **dataclasses.asdict(self)}
+    @functools.cached_property
+    def text(self) -> str:
+        """The entry as canonical JSON, which is what is hashed and stored."""
+        values = {"version": VERSION} | {name: getattr(self, name) for name in _FIELDS}
         return json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
-    @property
+    @functools.cached_property
     def hash(self) -> str:
-        """SHA-256 of :meth:`content`, hence of all entries up to this one."""
-        return hashlib.sha256(self.content().encode()).hexdigest()
+        """SHA-256 of :attr:`text`, hence of all entries up to this one."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
 
 
-def parse_entry(content: str) -> Entry:
-    """Return the entry that :meth:`Entry.content` wrote.
+_FIELDS = tuple(field.name for field in dataclasses.fields(Entry))
+
+
+def parse_entry(text: str) -> Entry:
+    """Return the entry of an `Entry.text`.
 
     Raises
     ------
@@ -75,7 +80,7 @@ def parse_entry(content: str) -> Entry:
         If it is no entry, or not in canonical form: it was changed since.
     """
     try:
-        values = json.loads(content)
+        values = json.loads(text)
         version = values.pop("version")
     except (ValueError, AttributeError, KeyError, TypeError):
         raise _broken("an entry is not readable") from None
@@ -83,7 +88,7 @@ def parse_entry(content: str) -> Entry:
         raise unknown_version(version)
     try:
         entry = Entry(**values)
-        same = entry.content() == content
+        same = entry.text == text
     except (TypeError, ValueError):
         raise _broken("an entry lacks a field or has one too many") from None
     if not same or entry.kind not in KINDS:

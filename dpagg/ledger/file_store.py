@@ -51,7 +51,7 @@ class FileStore:
                 found = self.read()
                 if (found[-1].hash if found else START) != previous:
                     raise Conflict
-                self._write("".join(f"{entry.content()}\n" for entry in (*found, *entries)))
+                self._write("".join(f"{entry.text}\n" for entry in (*found, *entries)))
         except OSError as error:
             raise EnvironmentFault(
                 f"the ledger can't be written: {error.strerror}",

@@ -140,23 +140,26 @@ class Ledger:
         EnvironmentFault
             If others kept writing at the same time, or the store fails.
         """
+        if asked.event.adjacency not in (asked.adjacency, "any"):
+            raise ValueError(f"the event is for {asked.event.adjacency}, the request for {asked.adjacency}")
         settled: dict[str, Any] = {}
-        table = CurveTable.of(asked.event)
+        table, stated = CurveTable.of(asked.event), asked.event.to_dict()
 
         def decide(book: Book) -> list[dict[str, Any]]:
             terms, new = _terms(book, asked)
-            refuse_other_kind(terms, asked.event, asked.unit)
+            refuse_other_kind(terms, asked.adjacency, asked.unit)
             number = book.next_number + len(new) + (0 if book.entries else 1)
             earlier = book.latest(asked.dataset, asked.release_id)
             replaced = earlier if earlier is not None and earlier.state == RESERVED else None
-            if replaced is not None and _same_event(replaced, asked) and replaced.partition == asked.partition:
+            # As JSON values: events may hold arrays, which don't compare as a whole.
+            if replaced is not None and replaced.stated == stated and replaced.partition == asked.partition:
                 settled.update(number=replaced.number, is_new=False)
                 return new
             charge = Charge(
                 number=number,
                 partition=asked.partition,
                 release_id=asked.release_id,
-                event=asked.event,
+                stated=stated,
                 epsilon=asked.epsilon,
                 delta=asked.delta,
                 table=table,
@@ -166,8 +169,7 @@ class Ledger:
             if asked.event.delta(asked.epsilon) > asked.delta or not fits(terms, [*shared, charge]):
                 raise over_budget(terms, shared, charge)
             settled.update(number=number, is_new=True)
-            body: dict[str, Any] = {"event": asked.event.to_dict(), "curve": {"step": table.step}}
-            body["curve"]["deltas"] = list(table.deltas)
+            body: dict[str, Any] = {"event": stated, "curve": {"step": table.step, "deltas": list(table.deltas)}}
             body |= {"epsilon": asked.epsilon, "delta": asked.delta}
             if replaced is not None:
                 body["replaces"] = replaced.number
@@ -282,8 +284,3 @@ def _terms(book: Book, asked: Request) -> tuple[Terms, list[dict[str, Any]]]:
         disjoint=bool(asked.disjoint),
     )
     return terms, [{"kind": DATASET, "dataset": terms.dataset, "body": terms_body(terms)}]
-
-
-def _same_event(earlier: Charge, asked: Request) -> bool:
-    # Events may hold arrays, which don't compare as a whole.
-    return earlier.event.to_dict() == asked.event.to_dict()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,8 +64,8 @@ class Charge:
         Of its ``reserved`` entry.
     partition, release_id : str
         Of what, and which request.
-    event : Event
-        What it costs.
+    stated : mapping
+        The event that says what it costs, as `dpagg.accounting.Event.to_dict`.
     epsilon, delta : float
         A point of the event's curve: ``event.delta(epsilon) <= delta``.
     table : CurveTable
@@ -76,11 +77,29 @@ class Charge:
     number: int
     partition: str
     release_id: str
-    event: Event
+    stated: Mapping[str, Any]
     epsilon: float
     delta: float
     table: CurveTable
     state: str = RESERVED
+
+    @functools.cached_property
+    def event(self) -> Event:
+        """What it costs; made when it is asked for, since most of a thousand charges are not.
+
+        Raises
+        ------
+        PrivacyError
+            If this code doesn't know such an event.
+        """
+        try:
+            return Event.from_dict(self.stated)
+        except (TypeError, ValueError):
+            raise PrivacyError(
+                f"entry {self.number} is of an event that this code does not know",
+                path="ledger.path",
+                remedy="Use the release of dpagg that wrote it, or a newer one.",
+            ) from None
 
 
 def sharing(terms: Terms, charges: Iterable[Charge], partition: str) -> list[Charge]:
@@ -131,18 +150,18 @@ def largest_spend(terms: Terms, charges: Sequence[Charge]) -> tuple[float, str]:
     return largest, where
 
 
-def refuse_other_kind(terms: Terms, event: Event, unit: str) -> None:
-    """Refuse an event that protects something else than the budget is about.
+def refuse_other_kind(terms: Terms, adjacency: str, unit: str) -> None:
+    """Refuse a release that protects something else than the budget is about.
 
     Raises
     ------
     PrivacyError
         If the adjacency or the unit differs.
     """
-    if event.adjacency not in (terms.adjacency, "any"):
+    if adjacency != terms.adjacency:
         why = " It protects labels and hides no feature." if terms.adjacency == "zero_out_one_row" else ""
         raise PrivacyError(
-            f"the budget of {terms.dataset!r} is for {terms.adjacency}, the release for {event.adjacency}.{why}",
+            f"the budget of {terms.dataset!r} is for {terms.adjacency}, the release for {adjacency}.{why}",
             path="ledger.dataset",
             remedy="Charge it to a data set whose budget is for the same neighbours; the two never share one.",
         )

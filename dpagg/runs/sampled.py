@@ -18,7 +18,7 @@ from dpagg.kernels.rows import RowRule, RowSummary
 from dpagg.kernels.streams import Secret
 from dpagg.runs.bag_events import flag_event, least_flag_bag, least_noisy_bag, noisy_event
 from dpagg.runs.charging import Account, ledger_terms
-from dpagg.runs.release_facts import input_terms, release_facts
+from dpagg.runs.release_facts import csv_terms, input_terms, release_facts
 from dpagg.spark.bagging import (
     Ranking,
     bag_leverages,
@@ -31,7 +31,8 @@ from dpagg.spark.bagging import (
     weighted_bag_sums,
 )
 from dpagg.spark.delta import publish
-from dpagg.spark.reading import InputTable, check_row_key, normalise, read_table
+from dpagg.spark.joining import read_input
+from dpagg.spark.reading import InputTable, check_row_key, normalise
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -134,7 +135,7 @@ def make_sampled_plan(
     mechanism, privacy, row_id = config.mechanism, config.privacy, config.input.row_id
     if not isinstance(mechanism, SampledWtdFlagConfig | SampledNoisyWtdLagConfig) or row_id is None:
         raise ValueError("this is a plan of disjoint bags")
-    table = table if table is not None else read_table(spark, config.input)
+    table = table if table is not None else read_input(spark, config.input)
     table.refuse_partitions_by(config.encoding.label.name)
     rows = normalise(table.df, config.encoding, row_id)
     check_row_key(rows, row_id)
@@ -211,7 +212,7 @@ def run_sampled(
             plan = _as_charged(plan, charged)
         bags, comments = draw_sampled(plan)
         promise = sampled_certificate(plan, config)
-table.recheck()  # before any file could be seen: what was charged is then not lost
+        table.recheck()  # before any file could be seen: what was charged is then not lost
         promise |= account.publishing()
         # Bags are made from the input as they are written (held sums too, where an executor lost them).
         publish(bags, config.output.path, promise, comments, confirm=table.recheck)
@@ -302,7 +303,7 @@ def sampled_certificate(plan: SampledPlan, config: AggregateConfig) -> dict[str,
         epsilon=privacy.epsilon,
         delta=privacy.delta,
         is_private=secret.is_private,
-        assumptions=[*terms, *input_terms(config), *ledger_terms(config)],
+        assumptions=[*terms, *csv_terms(config), *input_terms(config), *ledger_terms(config)],
         public=public,
         facts=facts | release_facts(config, plan.table, secret, plan.ranking.release_id),
     )

@@ -58,6 +58,7 @@ class DeltaStore:
         self._spark = spark
         self._path = qualified(spark, path)
         self._version = -1
+        self._parsed: dict[str, Entry] = {}
         scheme = self._path.partition(":")[0]
         if scheme in _NOT_ATOMIC and spark.conf.get(f"spark.delta.logStore.{scheme}.impl", None) is None:
             _LOG.warning(
@@ -87,13 +88,20 @@ class DeltaStore:
             )  # a few thousand short rows after years
         head = [row for row in rows if row["id"] == _HEAD]
         batches = sorted((row for row in rows if row["id"] != _HEAD), key=lambda row: int(row["sequence"]))
-        entries = tuple(parse_entry(line) for row in batches for line in row["content"].split("\n"))
+        entries = tuple(self._entry(line) for row in batches for line in row["content"].split("\n"))
         last = check_chain(entries)
         if len(head) != 1 or head[0]["hash"] != last or head[0]["sequence"] != len(entries):
             raise _tampered("its head row does not belong to its entries")
         self._check_commits(_table_version(head[0]["content"]), version)
         self._version = version
         return entries
+
+    def _entry(self, text: str) -> Entry:
+        """Parse a line once: a run reads the ledger several times, and lines don't change."""
+        found = self._parsed.get(text)
+        if found is None:
+            found = self._parsed[text] = parse_entry(text)
+        return found
 
     def append(self, entries: Sequence[Entry], previous: str) -> None:
         """See `dpagg.ledger.store.Store`."""
@@ -171,7 +179,7 @@ class DeltaStore:
     def _rows(self, entries: Sequence[Entry]) -> DataFrame:
         last = entries[-1]
         head = {"format": _FORMAT, "version": VERSION, "table_version": self._version + 1}
-        content = "\n".join(entry.content() for entry in entries)
+        content = "\n".join(entry.text for entry in entries)
         rows = [
             {"id": _HEAD, "sequence": last.sequence, "hash": last.hash, "content": json.dumps(head, sort_keys=True)},
             {"id": str(entries[0].sequence), "sequence": entries[0].sequence, "hash": last.hash, "content": content},

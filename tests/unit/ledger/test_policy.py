@@ -148,8 +148,13 @@ def test_a_label_release_is_refused_on_a_row_budget():
     ledger.declare(
         Terms(dataset="ads", epsilon=1.0, delta=1e-6, adjacency="zero_out_one_row", unit="one label", disjoint=True)
     )
+    labels = LabelGaussian(label_range=1.0, leverage=0.5, noise_std=100.0)
     with pytest.raises(PrivacyError, match="hides no feature"):
-        ledger.charge(request("r", event=LabelGaussian(label_range=1.0, leverage=0.5, noise_std=100.0)))
+        ledger.charge(request("r", event=labels))
+    with pytest.raises(PrivacyError, match="hides no feature"):
+        ledger.charge(request("r"))  # Gaussian noise serves any neighbours, and this one was meant for labels
+    with pytest.raises(ValueError, match="the request for zero_out_one_row"):
+        ledger.charge(request("r", event=labels, adjacency="zero_out_one_row"))
 
 
 def test_no_budget_and_an_event_over_its_claim_are_refused():
@@ -216,7 +221,7 @@ def charged(count=3):
 
 def test_entries_survive_and_any_changed_character_is_noticed():
     entries = charged()
-    texts = [entry.content() for entry in entries]
+    texts = [entry.text for entry in entries]
     assert tuple(parse_entry(text) for text in texts) == entries
     head = check_chain(entries)
     for line, text in enumerate(texts):
@@ -237,7 +242,7 @@ def test_entries_out_of_order_are_noticed(kept):
 
 
 def test_an_unknown_version_says_what_to_do():
-    text = charged()[0].content().replace('"version":1', '"version":2')
+    text = charged()[0].text.replace('"version":1', '"version":2')
     with pytest.raises(DataError, match=r"format version 2.*newer one"):
         parse_entry(text)
 
