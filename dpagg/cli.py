@@ -490,12 +490,19 @@ def ledger_init(
 
 
 @ledger_app.command("show")
-def ledger_show(path: LedgerArgument, as_json: JsonOption = False, verbose: VerboseOption = False) -> None:
+def ledger_show(
+    path: LedgerArgument,
+    figure: Annotated[
+        Path | None, typer.Option("--figure", help="SVG file to draw what is left into.", show_default=False)
+    ] = None,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
     """Say what was spent on which data set, and what is left."""
     from dpagg.runs.ledgers import show_ledger
 
     with _status("reading the ledger", as_json):
-        found = show_ledger(_spark(verbose), path)
+        found = show_ledger(_spark(verbose), path, figure)
     _report_ledger(found, as_json)
 
 

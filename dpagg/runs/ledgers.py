@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpagg.errors import ConfigError, DataError, DpaggError
+from dpagg.errors import ConfigError, DataError, DpaggError, EnvironmentFault
 from dpagg.ledger import Book, Ledger, Terms, largest_spend
 from dpagg.ledger.entries import PUBLISHING
 from dpagg.runs.certificates import load_certificate
@@ -32,8 +32,8 @@ def init_ledger(spark: SparkSession, path: str, terms: Terms) -> dict[str, Any]:
     return describe_book(ledger.book())
 
 
-def show_ledger(spark: SparkSession, path: str) -> dict[str, Any]:
-    """Return what was spent, as plain JSON values.
+def show_ledger(spark: SparkSession, path: str, figure: Path | None = None) -> dict[str, Any]:
+    """Return what was spent, as plain JSON values; and draw what is left, if a file for that is given.
 
     Raises
     ------
@@ -41,10 +41,19 @@ def show_ledger(spark: SparkSession, path: str) -> dict[str, Any]:
         If there is no ledger.
     PrivacyError
         If it was changed since it was written.
+    EnvironmentFault
+        If the figure can't be written.
     """
     book = Ledger(ledger_store(spark, path)).book()
     if not book.entries:
         raise DataError(f"no ledger at {path}", remedy="dpagg ledger init makes one, and so does the first release.")
+    if figure is not None:
+        from dpagg.report.burn_down import burn_down_svg
+
+        try:
+            figure.write_text(burn_down_svg(book), encoding="utf-8")
+        except OSError as error:
+            raise EnvironmentFault(f"the figure can't be written to {figure}: {error.strerror}") from None
     return describe_book(book)
 
 
