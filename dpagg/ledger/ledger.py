@@ -222,12 +222,14 @@ class Ledger:
                 )
             return [{"kind": to, **_about(receipt), "charge": receipt.number}]
 
-        added = self._commit(decide)
+        # What this process saw last will do: if anybody added to it, the store refuses, and it is read again.
+        added = self._commit(decide, self._seen if self._seen.entries else None)
         return added[-1] if added else found[-1]
 
-    def _commit(self, decide: Callable[[Book], list[dict[str, Any]]]) -> list[Entry]:
+    def _commit(self, decide: Callable[[Book], list[dict[str, Any]]], seen: Book | None = None) -> list[Entry]:
         for attempt in range(_ATTEMPTS):
-            book = self.book()
+            book = self.book() if seen is None else seen
+            seen = None
             wanted = decide(book)
             if not wanted:
                 return []

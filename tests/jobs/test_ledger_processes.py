@@ -48,23 +48,23 @@ for i in range(rounds):
 """
 
 
-@pytest.mark.slow
-def test_two_processes_race_for_the_last_budget_and_one_wins_each_time(tmp_path, spark):
+@pytest.mark.parametrize("rounds", [2, pytest.param(ROUNDS, marks=pytest.mark.slow)])
+def test_two_processes_race_for_the_last_budget_and_one_wins_each_time(tmp_path, spark, rounds):
     # Each fits into epsilon 1 at delta 1e-6 by itself, and two do not.
     command = [sys.executable, "-c", RACER, str(tmp_path)]
     pairs = [("a", "b"), ("b", "a")]
     runs = [
-        subprocess.Popen([*command, *pair, str(ROUNDS)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        subprocess.Popen([*command, *pair, str(rounds)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for pair in pairs
     ]
     said = [process.communicate(timeout=500) for process in runs]
     assert [process.returncode for process in runs] == [0, 0], said
     outcomes = [dict(line.split(" ") for line in out.splitlines()) for out, _ in said]
-    assert [{one[str(i)], two[str(i)]} for one, two in [outcomes] for i in range(ROUNDS)] == [
+    assert [{one[str(i)], two[str(i)]} for one, two in [outcomes] for i in range(rounds)] == [
         {"won", "refused"}
-    ] * ROUNDS
+    ] * rounds
     book = Ledger(DeltaStore(spark, str(tmp_path / "ledger"))).book()
-    assert [len(book.charges(f"round {i}")) for i in range(ROUNDS)] == [1] * ROUNDS
+    assert [len(book.charges(f"round {i}")) for i in range(rounds)] == [1] * rounds
 
 
 # Where the driver dies, and the states of its charges after a rerun.
@@ -112,8 +112,9 @@ def prepared(tmp_path):
     return tmp_path / "config.yaml"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize(
+    "stage", [stage if stage == "mid-write" else pytest.param(stage, marks=pytest.mark.slow) for stage in STAGES]
+)
 def test_a_killed_driver_never_hides_a_spend_and_the_rerun_is_right(tmp_path, spark, stage):
     config = prepared(tmp_path)
     target, states = STAGES[stage]

@@ -46,7 +46,7 @@ def fit(spark, tmp_path):
     return go
 
 
-@pytest.mark.parametrize("adjacency", ["zero_out_one_row", "change_one_label"])
+@pytest.mark.parametrize("adjacency", ["zero_out_one_row", pytest.param("change_one_label", marks=pytest.mark.slow)])
 def test_a_fit_is_charged_once_and_over_budget_nothing_is_read(fit, spark, tmp_path, monkeypatch, adjacency):
     # A fit that dies after its charge goes on under it.
     monkeypatch.setattr("dpagg.runs.private_fit._run", lambda *_: (_ for _ in ()).throw(EnvironmentFault("gone")))
@@ -68,6 +68,7 @@ def test_a_fit_is_charged_once_and_over_budget_nothing_is_read(fit, spark, tmp_p
     assert not (tmp_path / "second.json").exists()
 
 
+@pytest.mark.slow
 def test_rows_and_labels_never_share_a_budget(fit):
     fit("zero_out_one_row", epsilon=0.1)
     with pytest.raises(PrivacyError, match="hides no feature"):

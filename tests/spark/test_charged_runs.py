@@ -102,6 +102,7 @@ def test_a_release_is_charged_and_a_rerun_is_not(attempt, spark, tmp_path, capfd
     assert code == 3 and "RESTORE" in err
 
 
+@pytest.mark.slow
 def test_a_run_that_ends_anywhere_costs_no_less_than_what_left(attempt, spark, tmp_path, monkeypatch):
     def gone(*_arguments, **_more):
         raise EnvironmentFault("gone")
@@ -123,7 +124,7 @@ def test_a_run_that_ends_anywhere_costs_no_less_than_what_left(attempt, spark, t
     "mechanism",
     [
         {"name": "sampled-wtd-flag", "bag_size": 40},
-        {"name": "sampled-noisy-wtd-lag", "bag_size": 20, "noised_fraction": 0.5},
+        pytest.param({"name": "sampled-noisy-wtd-lag", "bag_size": 20, "noised_fraction": 0.5}, marks=pytest.mark.slow),
     ],
 )
 def test_sampled_releases_are_charged_before_labels_are_read(attempt, spark, tmp_path, mechanism, monkeypatch):

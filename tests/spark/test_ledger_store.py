@@ -2,7 +2,6 @@
 
 import shutil
 import threading
-import time
 
 import pytest
 
@@ -51,6 +50,7 @@ def test_who_decided_on_an_old_head_adds_nothing(spark, path):
     assert [charge.release_id for charge in Ledger(fast).book().charges("ads")] == ["r1", "r2"]
 
 
+@pytest.mark.slow
 def test_threads_race_and_the_budget_holds(spark, path):
     # Each takes epsilon 0.9 at most; two of them fit into 2.0 by their sum, and composition lets no fourth in.
     Ledger(DeltaStore(spark, path)).charge(request("first", mu=0.3))
@@ -86,11 +86,11 @@ def charged(spark, path, count=2):
     ("change", "said"),
     [
         ("UPDATE delta.`{path}` SET content = replace(content, 'p1', 'p9') WHERE sequence = 4", "not|chain"),
-        ("DELETE FROM delta.`{path}` WHERE sequence = 1", "chain"),
-        ("DELETE FROM delta.`{path}` WHERE sequence = 4", "head|chain"),
-        ("DELETE FROM delta.`{path}` WHERE id = 'head'", "head"),
+        pytest.param("DELETE FROM delta.`{path}` WHERE sequence = 1", "chain", marks=pytest.mark.slow),
+        pytest.param("DELETE FROM delta.`{path}` WHERE sequence = 4", "head|chain", marks=pytest.mark.slow),
+        pytest.param("DELETE FROM delta.`{path}` WHERE id = 'head'", "head", marks=pytest.mark.slow),
         ("RESTORE TABLE delta.`{path}` TO VERSION AS OF 0", "RESTORE"),
-        ("UPDATE delta.`{path}` SET id = id", "UPDATE"),
+        pytest.param("UPDATE delta.`{path}` SET id = id", "UPDATE", marks=pytest.mark.slow),
     ],
 )
 def test_a_changed_table_is_noticed_and_nothing_is_charged(spark, path, change, said):
@@ -110,6 +110,7 @@ def test_missing_history_is_noticed(spark, path, tmp_path):
         ledger.charge(request("r9"))
 
 
+@pytest.mark.slow
 def test_maintenance_is_no_tampering(spark, path):
     ledger = charged(spark, path)
     spark.sql(f"OPTIMIZE delta.`{path}`")
@@ -129,8 +130,19 @@ def test_an_unknown_format_and_a_foreign_table_are_refused(spark, path, tmp_path
         Ledger(DeltaStore(spark, other)).book()
 
 
-def test_charging_beside_a_running_session_is_quick(spark, path):
-    ledger = charged(spark, path, 2)
-    start = time.perf_counter()
-    ledger.charge(request("r9", partition="p9"))
-    print(f"one charge: {time.perf_counter() - start:.2f} s")
+def test_settings_of_the_session_are_as_before(spark, path):
+    before = dict(spark.conf.getAll)
+    charged(spark, path, 1)
+    assert dict(spark.conf.getAll) == before
+
+
+@pytest.mark.parametrize(("scheme", "warned"), [("s3a", True), ("gs", False)])
+def test_a_store_without_atomic_commits_is_warned_of(monkeypatch, caplog, spark, scheme, warned):
+    monkeypatch.setattr("dpagg.spark.ledger_store.qualified", lambda _, path: path)
+    DeltaStore(spark, f"{scheme}://bucket/ledger")
+    said = [record.message for record in caplog.records if "overwrite each other" in record.message]
+    assert bool(said) == warned
+    caplog.clear()
+    spark.conf.set(f"spark.delta.logStore.{scheme}.impl", "io.delta.storage.S3DynamoDBLogStore")
+    DeltaStore(spark, f"{scheme}://bucket/ledger")
+    assert not caplog.records

@@ -49,6 +49,7 @@ def root(spark, tmp_path):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_backfill_releases_what_it_can_and_says_what_it_could_not(spark, root, capfd):
     # The second day was spent by somebody else.
     event = GaussianRelease(mu=0.35)
