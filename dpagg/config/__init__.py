@@ -32,8 +32,8 @@ from dpagg.config.models import (
     UnweightedSumsConfig,
     WtdFlagConfig,
 )
-from dpagg.config.training import NetworkConfig, TrainConfig, TrainingConfig
 from dpagg.config.source import InputConfig, TableConfig, WindowConfig
+from dpagg.config.training import NetworkConfig, TrainConfig, TrainingConfig
 
 __all__ = [
     "AdaSSPConfig",
@@ -68,9 +68,9 @@ __all__ = [
     "SampledWtdFlagConfig",
     "SchemaConfig",
     "SolverConfig",
+    "TableConfig",
     "TrainConfig",
     "TrainingConfig",
-    "TableConfig",
     "UnitConfig",
     "UnweightedSumsConfig",
     "WindowConfig",

@@ -33,7 +33,9 @@ def burn_down_svg(book: Book) -> str:
                 labels, left = _of_partitions(terms, charges)
                 panel.bar(np.arange(len(left)), left, width=0.8, color="#31688e")
                 panel.set_xlabel("partition, in the order of first charges")
-                places: Any = np.unique(np.linspace(0, len(labels) - 1, min(6, len(labels))).astype(int)) if labels else []
+                places: Any = (
+                    np.unique(np.linspace(0, len(labels) - 1, min(6, len(labels))).astype(int)) if labels else []
+                )
                 panel.set_xticks(places, [labels[place] for place in places])
             else:
                 counts, left = _of_releases(terms, charges)

@@ -80,6 +80,8 @@ def test_what_delta_does_not_list_is_removed(spark, tmp_path):
     remove_unlisted(spark, str(path), listed, ".parquet")
     assert len(pd.read_parquet(path)) == spark.read.format("delta").load(str(path)).count() == 50
     assert read_certificate(spark, str(path)) == {"release_id": "x"}
+
+
 def test_a_release_that_is_not_the_own_one_is_noticed(spark, tmp_path, monkeypatch):
     # As on an object store, where a folder is moved file by file.
     def moved_into(_spark, source, target, _shown):
