@@ -513,6 +513,9 @@ def ledger_check(
         list[Path] | None,
         typer.Option("--certificate", help="A release that the ledger has to know; may be given many times."),
     ] = None,
+    recompute: Annotated[
+        bool, typer.Option("--recompute", help="Compute what each release costs again, from its event: takes a while.")
+    ] = False,
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> int:
@@ -520,7 +523,7 @@ def ledger_check(
     from dpagg.runs.ledgers import check_ledger
 
     with _status("checking the ledger", as_json):
-        found = check_ledger(_spark(verbose), path, certificates or [])
+        found = check_ledger(_spark(verbose), path, certificates or [], recompute=recompute)
     if as_json:
         _print_json(found)
     else:

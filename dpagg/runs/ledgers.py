@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from dpagg.errors import ConfigError, DataError, DpaggError, EnvironmentFault
 from dpagg.ledger import Book, Ledger, Terms, largest_spend
 from dpagg.ledger.entries import PUBLISHING
@@ -82,8 +84,12 @@ def describe_book(book: Book) -> dict[str, Any]:
     return {"ledger": opened, "entries": len(book.entries), "head": book.head, "datasets": described}
 
 
-def check_ledger(spark: SparkSession, path: str, certificates: Sequence[Path] = ()) -> dict[str, Any]:
+def check_ledger(
+    spark: SparkSession, path: str, certificates: Sequence[Path] = (), *, recompute: bool = False
+) -> dict[str, Any]:
     """Check chain, head, log, and that the ledger knows the releases whose certificates are given.
+
+    With `recompute` the curve of each charge is computed again from its event, which takes a fraction of a second each.
 
     Returns
     -------
@@ -119,9 +125,24 @@ def check_ledger(spark: SparkSession, path: str, certificates: Sequence[Path] = 
         checks.append(
             {"check": "history from its first commit", "holds": bool(history) and whole and not strange, "found": found}
         )
+    if recompute and book is not None:
+        wrong = understated(book)
+        found = f"too low in entries {', '.join(map(str, wrong[:8]))}" if wrong else "as the events have them, or above"
+        checks.append({"check": "curves of all charges", "holds": not wrong, "found": found})
     for file in certificates:
         checks.append(_known(book, file))
     return {"holds": all(check["holds"] for check in checks), "checks": checks}
+
+
+def understated(book: Book) -> list[int]:
+    """Return the entries whose table of deltas is below the curve of the event that they state."""
+    wrong = []
+    for charge in (charge for name in book.terms for charge in book.charges(name)):
+        deltas = np.array(charge.table.deltas)
+        exact = charge.event.curve(charge.table.step * np.arange(deltas.size))
+        if (exact > deltas * (1 + 1e-9)).any():
+            wrong.append(charge.number)
+    return wrong
 
 
 def _known(book: Book | None, file: Path) -> dict[str, Any]:

@@ -33,7 +33,7 @@ def disk(tmp_path):
                 file.write(bytes(4096))
 
     yield folder, fill, lambda: filler.unlink(missing_ok=True)
-    subprocess.run(["umount", str(folder)], check=True)
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)  # Java may hold a file open a little longer
 
 
 def prepared(tmp_path, ledger, out):

@@ -1,5 +1,6 @@
 """Charging against brute force: many requests, any order, reruns and crashes; and every refusal."""
 
+import dataclasses
 import itertools
 import math
 
@@ -7,11 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpagg.accounting import GaussianRelease, LabelGaussian
+from dpagg.accounting import CurveTable, GaussianRelease, LabelGaussian
 from dpagg.accounting.event import Event
 from dpagg.errors import DataError, EnvironmentFault, PrivacyError
 from dpagg.ledger import Book, Conflict, FileStore, Ledger, Request, Terms, largest_spend, remaining
 from dpagg.ledger.entries import check_chain, parse_entry
+from dpagg.runs.ledgers import understated
 
 EPSILON, DELTA = 1.0, 1e-6
 
@@ -288,3 +290,12 @@ def test_a_full_disk_leaves_the_file_as_it_was(tmp_path, monkeypatch, fails):
 def test_every_event_survives_the_ledger():
     for mu in (0.1, 1 / 3, 1e-7):
         assert Event.from_dict(gaussian(mu).to_dict()) == gaussian(mu)
+
+
+def test_what_a_charge_costs_can_be_computed_again():
+    book = Book(charged())
+    assert understated(book) == []
+    [(number, charge), *_] = book._charges["ads"].items()
+    low = CurveTable(charge.table.step, tuple(0.99 * delta for delta in charge.table.deltas))
+    book._charges["ads"][number] = dataclasses.replace(charge, table=low)
+    assert understated(book) == [number]
