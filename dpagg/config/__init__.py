@@ -12,13 +12,13 @@ from dpagg.config.fitting import (
     PrivateFitConfig,
     SolverConfig,
 )
+from dpagg.config.ledger import BudgetConfig, LedgerConfig
 from dpagg.config.loading import load_config, parse_config, parse_settings
 from dpagg.config.models import (
     AggregateConfig,
     AssumedFloorConfig,
     BoundedLeastSquaresConfig,
     FitConfig,
-    InputConfig,
     LeastSquaresConfig,
     NoiseFloorConfig,
     OutputConfig,
@@ -32,6 +32,7 @@ from dpagg.config.models import (
     UnweightedSumsConfig,
     WtdFlagConfig,
 )
+from dpagg.config.source import InputConfig, TableConfig, WindowConfig
 from dpagg.config.training import NetworkConfig, TrainConfig, TrainingConfig
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "AggregateConfig",
     "AssumedFloorConfig",
     "BoundedLeastSquaresConfig",
+    "BudgetConfig",
     "CategoricalConfig",
     "DpGdConfig",
     "FitConfig",
@@ -49,6 +51,7 @@ __all__ = [
     "LabelConfig",
     "LabelGaussianConfig",
     "LeastSquaresConfig",
+    "LedgerConfig",
     "LinearMixingConfig",
     "NetworkConfig",
     "NoiseFloorConfig",
@@ -65,10 +68,12 @@ __all__ = [
     "SampledWtdFlagConfig",
     "SchemaConfig",
     "SolverConfig",
+    "TableConfig",
     "TrainConfig",
     "TrainingConfig",
     "UnitConfig",
     "UnweightedSumsConfig",
+    "WindowConfig",
     "WtdFlagConfig",
     "load_config",
     "parse_config",

@@ -20,14 +20,17 @@ from dpagg.kernels.rows import RowSummary
 from dpagg.kernels.streams import Secret
 from dpagg.kernels.weights import Finish, hidden_level
 from dpagg.runs.calibrated import Calibrated
+from dpagg.runs.charging import Account, ledger_terms
+from dpagg.runs.monitoring import Monitor
 from dpagg.runs.plan import Plan, make_plan
-from dpagg.runs.release_facts import input_terms, release_facts
+from dpagg.runs.release_facts import csv_terms, input_terms, refuse_open_window, release_facts
 from dpagg.runs.reports import release_page
 from dpagg.runs.sampled import run_sampled
 from dpagg.spark.delta import CERTIFICATE_FILE, REPORT_FILE, check_output, drawn_bags, publish, published_certificate
 from dpagg.spark.engines import labelled_pass, plain_sums_pass, weighted_sums_pass
 from dpagg.spark.files import qualified
-from dpagg.spark.reading import InputTable, read_table
+from dpagg.spark.joining import read_input
+from dpagg.spark.reading import InputTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -85,7 +88,14 @@ class AggregateResult:
         }
 
 
-def run_aggregate(spark: SparkSession, config: AggregateConfig, *, insecure_seed: int | None = None) -> AggregateResult:
+def run_aggregate(
+    spark: SparkSession,
+    config: AggregateConfig,
+    *,
+    insecure_seed: int | None = None,
+    allow_open_window: bool = False,
+    monitor: Monitor | None = None,
+) -> AggregateResult:
     """Draw one release and publish it at ``output.path``, or recognise that it is there already.
 
     Parameters
@@ -96,6 +106,10 @@ def run_aggregate(spark: SparkSession, config: AggregateConfig, *, insecure_seed
         Of the run.
     insecure_seed : int, optional
         Makes the release reproducible and not private; for tests and papers.
+    allow_open_window : bool
+        Whether labels may still arrive; the release of a partition again is charged again.
+    monitor : Monitor, optional
+        Is told how far the run has come.
 
     Returns
     -------
@@ -106,10 +120,13 @@ def run_aggregate(spark: SparkSession, config: AggregateConfig, *, insecure_seed
     ConfigError
         If something else is at the output path.
     DataError, PrivacyError
-        As `dpagg.runs.plan.make_plan`; or if the input changed while the release was drawn.
+        As `dpagg.runs.plan.make_plan`; if the release is over the ledger's budget (no label is read then); or if the
+        input changed while the release was drawn.
     """
-    table = read_table(spark, config.input)
+    refuse_open_window(config, allow_open_window)
+    table = read_input(spark, config.input)
     release_id = _release_id(spark, config, table, insecure_seed)
+    account = Account.of(spark, config, release_id, monitor)
     earlier = published_certificate(spark, config.output.path)
     if earlier is not None:
         if earlier.get("release_id") != release_id:
@@ -119,14 +136,16 @@ def run_aggregate(spark: SparkSession, config: AggregateConfig, *, insecure_seed
                 remedy="Choose a new path: a release is never overwritten.",
             )
         _LOG.info("the release is published already; nothing was drawn")
+        account.found(earlier)
         return AggregateResult(config.output.path, earlier, is_new=False)
 
     check_output(spark, config.output.path)
     secret = Secret.fresh() if insecure_seed is None else Secret.insecure(insecure_seed)
     if isinstance(config.mechanism, SampledConfig):
-        promise = run_sampled(spark, config, table, secret, release_id)
+        promise = run_sampled(spark, config, table, secret, release_id, account)
         return AggregateResult(config.output.path, promise, is_new=True)
     plan = make_plan(spark, config, table)
+    account.charge(plan.calibrated.event, secret)
     engine = _engine(config)
     drawn = _draw(plan, config, engine, secret, release_id, spark.sparkContext.defaultParallelism * 2)
     table.recheck()
@@ -139,9 +158,10 @@ def run_aggregate(spark: SparkSession, config: AggregateConfig, *, insecure_seed
         rule=plan.rule,
         factor=drawn.factor,
     )
-    promise = _certificate(plan, settled, drawn, config, engine, secret, release_id)
+    promise = _certificate(plan, settled, drawn, config, engine, secret, release_id) | account.publishing()
     comments = _PLAIN_COMMENTS if engine == "plain" else _COMMENTS
     publish(drawn_bags(spark, finish, drawn.sums), config.output.path, promise, comments, page=release_page(promise))
+    account.settle()
     return AggregateResult(config.output.path, promise, is_new=True)
 
 
@@ -231,8 +251,8 @@ def _floor_facts(settled: Calibrated, drawn: _Drawn) -> dict[str, Any]:
 
 def _release_id(spark: SparkSession, config: AggregateConfig, table: InputTable, insecure_seed: int | None) -> str:
     """Name the request: what is asked of which input for which output, however their paths are written."""
-    asked = config.public_dict()
-    del asked["performance"], asked["output"], asked["input"]["path"]
+    asked = config.asked()
+    del asked["output"]
     identity = json.dumps(
         [asked, table.version, qualified(spark, config.output.path), insecure_seed], sort_keys=True, ensure_ascii=False
     )
@@ -258,7 +278,7 @@ def _certificate(
             f"ASSUMED by the user, not checked: the mean squared residual of the least-squares fit is at least "
             f"{privacy.floor.mean_squared_residual:g} per row, whatever the one label is.",
         )
-    assumptions += input_terms(config)
+    assumptions += [*csv_terms(config), *input_terms(config), *ledger_terms(config)]
     if engine == "plain":
         assumptions = ["None would help: see the statement."]
     unit = "one label" if privacy.unit is None else f"all labels of one {privacy.unit.column}"

@@ -16,7 +16,8 @@ from dpagg.kernels.rows import RowRule, RowSummary
 from dpagg.regression.planning import relative_excess_loss
 from dpagg.runs.calibrated import Calibrated, calibrated
 from dpagg.spark.engines import feature_pass, summary_pass, unit_pass
-from dpagg.spark.reading import InputTable, check_row_key, limit_rows, normalise, only_features, read_table
+from dpagg.spark.joining import read_input
+from dpagg.spark.reading import InputTable, check_row_key, limit_rows, normalise, only_features
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -88,7 +89,7 @@ def make_plan(spark: SparkSession, config: AggregateConfig, table: InputTable | 
         If delta is too large for the number of rows, or the number of bags too large for an assumed floor.
     """
     schema = config.encoding
-    table = table if table is not None else read_table(spark, config.input)
+    table = table if table is not None else read_input(spark, config.input)
     table.refuse_partitions_by(schema.label.name)
     unit, row_id = config.privacy.unit, config.input.row_id
     rows = normalise(table.df, schema, row_id, None if unit is None else unit.column)
