@@ -60,7 +60,7 @@ def test_cells_are_trained_once_and_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(neural_utility, "EPSILONS", (3.0,))
     monkeypatch.setattr(neural_utility, "ROW_SHARES", (1.0,))
     brief = [TrainingSettings(max_epochs=2, seed=seed) for seed in (0, 1)]
-    monkeypatch.setattr(neural_utility, "settings_of", lambda table, method, seed: ([brief[seed]], 256))
+    monkeypatch.setattr(neural_utility, "settings_of", lambda cell: ([brief[cell.seed]], 256))
     file = tmp_path / "cells.jsonl"
     options = {"seeds": 2, "synthetic_rows": 512}
     neural_utility.run_cells(["synthetic"], tmp_path, file, **options)

@@ -131,14 +131,6 @@ def test_a_loss_that_is_no_number_ends_it(file, tmp_path):
     assert caught.value.path == "training.learning_rate"
 
 
-def test_time_between_checkpoints_does_not_matter(file, tmp_path):
-    settings = TrainingSettings(max_epochs=2)
-    often = train(stream_of(file), NETWORK, settings, CheckpointRule(tmp_path / "c.eqx", "this", every_seconds=0.02))
-    once = train(stream_of(file), NETWORK, settings)
-    for one, other in zip(arrays(once.network), arrays(often.network), strict=True):
-        np.testing.assert_array_equal(one, other)
-
-
 def test_without_bags_held_out_the_last_epoch_is_kept(file, tmp_path):
     rule = CheckpointRule(tmp_path / "c.eqx", "this")
     found = train(stream_of(file, held_out=0.0), NETWORK, TrainingSettings(max_epochs=2), rule)
