@@ -99,7 +99,10 @@ def _blocks(file: Path) -> Iterator[_Rows]:
 
 
 def speed(folder: Path, *, num_rows: int, bag_sizes: tuple[int, ...], rounds: int) -> dict[str, object]:
-    """Return rows a second of training on bags and on rows, medians of rounds in which all take turns."""
+    """Return rows a second of training on bags and on rows, medians of rounds in which all take turns.
+
+    Ratios are medians of the rounds' own; that of processor time hardly depends on what else the machine does.
+    """
     found: dict[str, object] = {}
     for size in bag_sizes:
         bags_file, rows_file = write_files(folder, f"k{size}", num_rows // size, size)
@@ -112,18 +115,25 @@ def speed(folder: Path, *, num_rows: int, bag_sizes: tuple[int, ...], rounds: in
             "rows_from_parquet": RowStream(partial(_blocks, rows_file), count),
         }
         rates: dict[str, list[float]] = {name: [] for name in streams}
+        work: dict[str, list[float]] = {name: [] for name in streams}
         for turn in range(rounds + 1):
             for name, stream in streams.items():
-                trained = train(stream, _NETWORK, TrainingSettings(max_epochs=1))
-                if turn:  # the first one compiles and warms the page cache
+                began = time.process_time()
+                trained = train(stream, _NETWORK, TrainingSettings(max_epochs=2))
+                if turn:  # the first one warms the page cache
+                    work[name].append(1.0 / (time.process_time() - began))
                     rates[name].append(trained.bags_a_second * stream.law.bag_size)
         middle = {name: median(values) for name, values in rates.items()}
         found[f"k={size}"] = {name: round(value) for name, value in middle.items()} | {
             "bags_a_second": round(middle["bags"] / size),
-            "ratio_to_rows_in_memory": round(middle["bags"] / middle["rows_in_memory"], 3),
-            "ratio_to_rows_from_parquet": round(middle["bags"] / middle["rows_from_parquet"], 3),
+            **{f"ratio_to_{name}": _ratio(rates["bags"], rates[name]) for name in streams if name != "bags"},
+            **{f"processor_ratio_to_{name}": _ratio(work["bags"], work[name]) for name in streams if name != "bags"},
         }
     return found
+
+
+def _ratio(one: list[float], other: list[float]) -> float:
+    return round(median(a / b for a, b in zip(one, other, strict=True)), 3)
 
 
 def memory(folder: Path, *, num_bags: int, bag_size: int) -> dict[str, object]:
