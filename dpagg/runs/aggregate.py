@@ -124,7 +124,7 @@ def run_aggregate(
         input changed while the release was drawn.
     """
     refuse_open_window(config, allow_open_window)
-    table = read_input(spark, config.input)
+    table = read_input(spark, config.input, config.encoding.label.name)
     release_id = _release_id(spark, config, table, insecure_seed)
     account = Account.of(spark, config, release_id, monitor)
     earlier = published_certificate(spark, config.output.path)

@@ -106,6 +106,8 @@ class Account:
                 disjoint=section.disjoint,
             )
         )
+        if self.ledger.seen.entries[0].run == self.ledger.seen.entries[-1].run and self._receipt.is_new:
+            _LOG.warning("the ledger at %s is new: what was released before it counts for nothing here", section.path)
         _LOG.info("charged as entry %d%s", self._receipt.number, "" if self._receipt.is_new else " by an earlier run")
         self.monitor.enter("draw")
 
@@ -188,6 +190,8 @@ def ledger_terms(config: AggregateConfig | PrivateFitConfig) -> list[str]:
     return [
         f"The ledger's data set {section.dataset!r} and partition {section.partition!r} are what the configuration "
         "calls the input; that the input holds these rows is not checked.",
+        "If the ledger has the data set's partitions as disjoint, no unit that the release protects is in two of them. "
+        "That is declared, not checked.",
         "The budget over several releases holds if bounds, bags and budgets of each were chosen without looking at "
         "what earlier releases of the same rows brought to light.",
     ]

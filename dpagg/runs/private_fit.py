@@ -117,7 +117,7 @@ def run_private_fit(
     """
     target = local_path(config.output.path)
     refuse_open_window(config, allow_open_window)
-    table = read_input(spark, config.input)
+    table = read_input(spark, config.input, config.encoding.label.name)
     release_id = _release_id(config, table, str(target.absolute()), insecure_seed)
     account = Account.of(spark, config, release_id, monitor)
     earlier = earlier_model(target)

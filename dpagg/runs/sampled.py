@@ -137,7 +137,7 @@ def make_sampled_plan(
     mechanism, privacy, row_id = config.mechanism, config.privacy, config.input.row_id
     if not isinstance(mechanism, SampledWtdFlagConfig | SampledNoisyWtdLagConfig) or row_id is None:
         raise ValueError("this is a plan of disjoint bags")
-    table = table if table is not None else read_input(spark, config.input)
+    table = table if table is not None else read_input(spark, config.input, config.encoding.label.name)
     table.refuse_partitions_by(config.encoding.label.name)
     rows = normalise(table.df, config.encoding, row_id)
     check_row_key(rows, row_id)

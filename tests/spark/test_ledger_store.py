@@ -131,9 +131,13 @@ def test_an_unknown_format_and_a_foreign_table_are_refused(spark, path, tmp_path
 
 
 def test_settings_of_the_session_are_as_before(spark, path):
+    charged(spark, path, 1)  # Delta keeps what it saw last among the settings
     before = dict(spark.conf.getAll)
-    charged(spark, path, 1)
-    assert dict(spark.conf.getAll) == before
+    spark.conf.set("spark.sql.shuffle.partitions", "7")
+    charged(spark, path, 2)
+    changed = {name for name, value in dict(spark.conf.getAll).items() if before.get(name) != value}
+    assert changed - {"spark.databricks.delta.lastCommitVersionInSession"} == {"spark.sql.shuffle.partitions"}
+    assert spark.conf.get("spark.sql.shuffle.partitions") == "7"
 
 
 @pytest.mark.parametrize(("scheme", "warned"), [("s3a", True), ("gs", False)])
