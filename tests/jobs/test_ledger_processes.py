@@ -37,7 +37,9 @@ for i in range(rounds):
     )
     ledger = Ledger(DeltaStore(spark, str(folder / "ledger")))
     (folder / f"ready-{me}-{i}").touch()
+    waited_until = time.monotonic() + 120
     while not (folder / f"ready-{other}-{i}").exists():
+        assert time.monotonic() < waited_until, "the other process is gone"
         time.sleep(0.001)
     try:
         ledger.charge(request)
@@ -57,7 +59,11 @@ def test_two_processes_race_for_the_last_budget_and_one_wins_each_time(tmp_path,
         subprocess.Popen([*command, *pair, str(rounds)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for pair in pairs
     ]
-    said = [process.communicate(timeout=500) for process in runs]
+    try:
+        said = [process.communicate(timeout=120 + 60 * rounds) for process in runs]
+    finally:
+        for process in runs:
+            process.kill()
     assert [process.returncode for process in runs] == [0, 0], said
     outcomes = [dict(line.split(" ") for line in out.splitlines()) for out, _ in said]
     assert [{one[str(i)], two[str(i)]} for one, two in [outcomes] for i in range(rounds)] == [
