@@ -217,7 +217,8 @@ def run_sampled(
         table.recheck()  # before any file could be seen: what was charged is then not lost
         promise |= account.publishing()
         # Bags are made from the input as they are written (held sums too, where an executor lost them).
-        publish(bags, config.output.path, promise, comments, confirm=table.recheck, page=release_page(promise))
+        page = release_page(promise, burn_down=account.burn_down())
+        publish(bags, config.output.path, promise, comments, confirm=table.recheck, page=page)
         account.settle()
     finally:
         if plan.sums is not None:

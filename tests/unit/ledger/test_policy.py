@@ -62,7 +62,7 @@ step = st.tuples(
 )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(steps=st.lists(step, max_size=14), disjoint=st.booleans())
 def test_no_sequence_of_runs_and_crashes_overspends(steps, disjoint):
     store = Memory()
