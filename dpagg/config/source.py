@@ -15,11 +15,15 @@ Format: TypeAlias = Literal["parquet", "delta", "csv"]
 
 
 class TableConfig(Model):
-    """One of several tables that a query joins; in the format of the input unless it has its own."""
+    """One of several tables that a query joins; in the format of the input unless it has its own.
+
+    ``labels`` declares that its rows are label data: they then decide nothing but labels.
+    """
 
     path: Text
     format: Format | None = None
     version: Version = None
+    labels: bool = False
 
 
 def _a_table(given: Any) -> Any:
@@ -92,6 +96,18 @@ class InputConfig(Model):
         if self.tables is not None:
             if not self.tables:
                 raise refused("no table is given", field="tables")
+            if all(table.labels for table in self.tables.values()):
+                raise refused(
+                    "all tables hold labels, so that none says which rows there are",
+                    field="tables",
+                    remedy="Set labels: true for those only whose rows come about with a label.",
+                )
+            if self.row_id is None and any(table.labels for table in self.tables.values()):
+                raise refused(
+                    "a row key is needed to join labels to rows",
+                    field="row_id",
+                    remedy="Name the column that identifies a row.",
+                )
             for key in ("version", "column_names"):
                 if getattr(self, key) is not None:
                     raise refused(

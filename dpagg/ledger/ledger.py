@@ -14,7 +14,16 @@ from dpagg.accounting import CurveTable, Event
 from dpagg.errors import EnvironmentFault, PrivacyError
 from dpagg.ledger.book import Book, terms_body
 from dpagg.ledger.entries import DATASET, OPENED, PUBLISHING, RESERVED, SETTLED, Entry
-from dpagg.ledger.policy import Charge, Terms, fits, over_budget, refuse_other_kind, refuse_other_terms, sharing
+from dpagg.ledger.policy import (
+    Charge,
+    Terms,
+    fits,
+    over_budget,
+    refuse_lookalike,
+    refuse_other_kind,
+    refuse_other_terms,
+    sharing,
+)
 from dpagg.ledger.store import Conflict, Store
 
 _ATTEMPTS = 30
@@ -122,6 +131,7 @@ class Ledger:
             if terms.dataset in book.terms:
                 refuse_other_terms(book.terms[terms.dataset], terms_body(terms))
                 return []
+            refuse_lookalike(book.terms, terms.dataset)
             return [{"kind": DATASET, "dataset": terms.dataset, "body": terms_body(terms)}]
 
         self._commit(decide)
@@ -275,6 +285,7 @@ def _terms(book: Book, asked: Request) -> tuple[Terms, list[dict[str, Any]]]:
         given = {"epsilon": asked.budget_epsilon, "delta": asked.budget_delta, "disjoint": asked.disjoint}
         refuse_other_terms(recorded, given)
         return recorded, []
+    refuse_lookalike(book.terms, asked.dataset)
     if asked.budget_epsilon is None or asked.budget_delta is None:
         raise PrivacyError(f"{asked.dataset!r} has no budget yet", path="ledger.budget", remedy=_NO_BUDGET)
     terms = Terms(

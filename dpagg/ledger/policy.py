@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -104,7 +105,36 @@ class Charge:
 
 def sharing(terms: Terms, charges: Iterable[Charge], partition: str) -> list[Charge]:
     """Return the charges that may touch the same unit as a release of `partition`."""
-    return [charge for charge in charges if not terms.disjoint or charge.partition == partition]
+    same = folded(partition)
+    return [charge for charge in charges if not terms.disjoint or folded(charge.partition) == same]
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def folded(name: str) -> str:
+    """Return what names have in common that a person takes for one: case, spaces, forms of Unicode don't count.
+
+    A partition that is called ``"2026-11-28 "`` by mistake shares the budget of ``"2026-11-28"``.
+    """
+    seen = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
+    # Cc, Cf: control characters and those without a width.
+    return " ".join("".join(c for c in seen if c.isspace() or unicodedata.category(c) not in ("Cc", "Cf")).split())
+
+
+def refuse_lookalike(recorded: Iterable[str], dataset: str) -> None:
+    """Refuse a data set whose name looks like that of another one: it would have a budget of its own.
+
+    Raises
+    ------
+    PrivacyError
+        If there is one.
+    """
+    for name in recorded:
+        if name != dataset and folded(name) == folded(dataset):
+            raise PrivacyError(
+                f"{dataset!r} is given, and the ledger has {name!r}: they look alike and would have a budget each",
+                path="ledger.dataset",
+                remedy="Write it as the ledger does, or take a name that differs in more than case and spaces.",
+            )
 
 
 def fits(terms: Terms, charges: Sequence[Charge]) -> bool:
@@ -141,12 +171,12 @@ def largest_spend(terms: Terms, charges: Sequence[Charge]) -> tuple[float, str]:
         return spent(terms, charges), ""
     parts: dict[str, list[Charge]] = {}
     for charge in charges:
-        parts.setdefault(charge.partition, []).append(charge)
+        parts.setdefault(folded(charge.partition), []).append(charge)
     largest, where = 0.0, ""
     # Composition is slow: those that the sum of claims leaves below the largest so far need none.
-    for partition, inside in sorted(parts.items(), key=lambda item: (len(item[1]), item[0])):
+    for _, inside in sorted(parts.items(), key=lambda item: (len(item[1]), item[0])):
         if _stated(inside, terms.delta) > largest:
-            largest, where = max((largest, where), (spent(terms, inside), partition))
+            largest, where = max((largest, where), (spent(terms, inside), inside[0].partition))
     return largest, where
 
 

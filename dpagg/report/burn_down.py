@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from dpagg.ledger import Book, Terms, sharing, spent
-from dpagg.ledger.policy import Charge
+from dpagg.ledger.policy import Charge, folded
 
 _MOST_POINTS = 40  # compositions of a data set whose releases all compose; each takes a fraction of a second
 
@@ -51,11 +51,10 @@ def burn_down_svg(book: Book) -> str:
 
 
 def _of_partitions(terms: Terms, charges: list[Charge]) -> tuple[list[str], list[float]]:
-    partitions = list(dict.fromkeys(charge.partition for charge in charges))
-    inside: dict[str, list[Charge]] = {name: [] for name in partitions}
+    inside: dict[str, list[Charge]] = {}
     for charge in charges:
-        inside[charge.partition].append(charge)
-    return partitions, [_left(terms, inside[name]) for name in partitions]
+        inside.setdefault(folded(charge.partition), []).append(charge)
+    return [group[0].partition for group in inside.values()], [_left(terms, group) for group in inside.values()]
 
 
 def _of_releases(terms: Terms, charges: list[Charge]) -> tuple[list[int], list[float]]:

@@ -124,7 +124,7 @@ def run_aggregate(
         input changed while the release was drawn.
     """
     refuse_open_window(config, allow_open_window)
-    table = read_input(spark, config.input)
+    table = read_input(spark, config.input, config.encoding.label.name)
     release_id = _release_id(spark, config, table, insecure_seed)
     account = Account.of(spark, config, release_id, monitor)
     earlier = published_certificate(spark, config.output.path)
@@ -160,7 +160,8 @@ def run_aggregate(
     )
     promise = _certificate(plan, settled, drawn, config, engine, secret, release_id) | account.publishing()
     comments = _PLAIN_COMMENTS if engine == "plain" else _COMMENTS
-    publish(drawn_bags(spark, finish, drawn.sums), config.output.path, promise, comments, page=release_page(promise))
+    page = release_page(promise, burn_down=account.burn_down())
+    publish(drawn_bags(spark, finish, drawn.sums), config.output.path, promise, comments, page=page)
     account.settle()
     return AggregateResult(config.output.path, promise, is_new=True)
 

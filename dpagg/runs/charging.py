@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _LOG = logging.getLogger(__name__)
+_MOST_STEPS = 10  # of the figure on a release's page: each is a composition
 
 
 @dataclass
@@ -106,6 +108,8 @@ class Account:
                 disjoint=section.disjoint,
             )
         )
+        if self.ledger.seen.entries[0].run == self.ledger.seen.entries[-1].run and self._receipt.is_new:
+            _LOG.warning("the ledger at %s is new: what was released before it counts for nothing here", section.path)
         _LOG.info("charged as entry %d%s", self._receipt.number, "" if self._receipt.is_new else " by an earlier run")
         self.monitor.enter("draw")
 
@@ -171,13 +175,32 @@ class Account:
             self.ledger.settle(Receipt(entry.dataset, entry.partition, entry.release_id, entry.charge, is_new=False))
         self._balance(self.ledger.seen)
 
+    def burn_down(self) -> list[tuple[str, float, float]]:
+        """Return how the budget that this release shares was spent: up to which entry, epsilon since then, and left."""
+        section = self.config.ledger
+        if self.ledger is None or section is None or section.dataset not in self.ledger.seen.terms:
+            return []
+        terms, book = self.ledger.seen.terms[section.dataset], self.ledger.seen
+        charges = sharing(terms, book.charges(section.dataset), section.partition)
+        steps = min(len(charges), _MOST_STEPS)
+        found, before = [], 0.0
+        # A figure is worth less than the release: what this code can't compose was charged by its claim.
+        with suppress(PrivacyError):
+            for count in (len(charges) * (i + 1) // steps for i in range(steps)):
+                now = max(before, spent(terms, charges[:count]))
+                name = f"{charges[count - 1].partition}, entry {charges[count - 1].number}"
+                found.append((name, now - before, max(0.0, terms.epsilon - now)))
+                before = now
+        return found
+
     def _balance(self, book: Book) -> None:
         """Tell the monitor what the partition of this release has spent."""
         section = self.config.ledger
         if section is not None and section.dataset in book.terms:
             terms, charges = book.terms[section.dataset], book.charges(section.dataset)
-            self.monitor.spent = spent(terms, sharing(terms, charges, section.partition))
-            self.monitor.remaining = max(0.0, terms.epsilon - self.monitor.spent)
+            with suppress(PrivacyError):  # an event that only a newer release of dpagg can compose; it was charged
+                self.monitor.spent = spent(terms, sharing(terms, charges, section.partition))
+                self.monitor.remaining = max(0.0, terms.epsilon - self.monitor.spent)
 
 
 def ledger_terms(config: AggregateConfig | PrivateFitConfig) -> list[str]:
@@ -188,6 +211,8 @@ def ledger_terms(config: AggregateConfig | PrivateFitConfig) -> list[str]:
     return [
         f"The ledger's data set {section.dataset!r} and partition {section.partition!r} are what the configuration "
         "calls the input; that the input holds these rows is not checked.",
+        "If the ledger has the data set's partitions as disjoint, no unit that the release protects is in two of them. "
+        "That is declared, not checked.",
         "The budget over several releases holds if bounds, bags and budgets of each were chosen without looking at "
         "what earlier releases of the same rows brought to light.",
     ]

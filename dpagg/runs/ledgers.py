@@ -13,6 +13,7 @@ import numpy as np
 from dpagg.errors import ConfigError, DataError, DpaggError, EnvironmentFault
 from dpagg.ledger import Book, Ledger, Terms, largest_spend
 from dpagg.ledger.entries import PUBLISHING
+from dpagg.ledger.policy import folded
 from dpagg.runs.certificates import load_certificate
 from dpagg.runs.charging import ledger_store
 from dpagg.spark.ledger_store import DeltaStore
@@ -76,7 +77,7 @@ def describe_book(book: Book) -> dict[str, Any]:
                 "in_partition": where,
                 "remaining": max(0.0, terms.epsilon - largest),
                 "sum_of_claims": sum(charge.epsilon for charge in charges),
-                "partitions": len({charge.partition for charge in charges}),
+                "partitions": len({folded(charge.partition) for charge in charges}),
                 "charges": dict(Counter(charge.state for charge in charges)),
             }
         )
@@ -135,12 +136,13 @@ def check_ledger(
 
 
 def understated(book: Book) -> list[int]:
-    """Return the entries whose table of deltas is below the curve of the event that they state."""
+    """Return the entries whose table of deltas, or whose claim, is below the curve of the event that they state."""
     wrong = []
     for charge in (charge for name in book.terms for charge in book.charges(name)):
         deltas = np.array(charge.table.deltas)
         exact = charge.event.curve(charge.table.step * np.arange(deltas.size))
-        if (exact > deltas * (1 + 1e-9)).any():
+        claim = charge.event.delta(charge.epsilon)
+        if (exact > deltas * (1 + 1e-9)).any() or claim > charge.delta * (1 + 1e-9):
             wrong.append(charge.number)
     return wrong
 

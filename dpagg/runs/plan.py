@@ -89,7 +89,7 @@ def make_plan(spark: SparkSession, config: AggregateConfig, table: InputTable | 
         If delta is too large for the number of rows, or the number of bags too large for an assumed floor.
     """
     schema = config.encoding
-    table = table if table is not None else read_input(spark, config.input)
+    table = table if table is not None else read_input(spark, config.input, config.encoding.label.name)
     table.refuse_partitions_by(schema.label.name)
     unit, row_id = config.privacy.unit, config.input.row_id
     rows = normalise(table.df, schema, row_id, None if unit is None else unit.column)

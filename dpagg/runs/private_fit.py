@@ -117,7 +117,7 @@ def run_private_fit(
     """
     target = local_path(config.output.path)
     refuse_open_window(config, allow_open_window)
-    table = read_input(spark, config.input)
+    table = read_input(spark, config.input, config.encoding.label.name)
     release_id = _release_id(config, table, str(target.absolute()), insecure_seed)
     account = Account.of(spark, config, release_id, monitor)
     earlier = earlier_model(target)
@@ -165,7 +165,7 @@ def run_private_fit(
     promise = _certificate(config, rule, plan.event, num_rows, table, secret, release_id) | account.publishing()
     model = _model(config, rule, estimate, num_rows, promise)
     write_model(target, model.to_dict() | {"certificate": promise})
-    report_beside(target)
+    report_beside(target, burn_down=account.burn_down())
     account.settle()
     return FitResult(str(target), model, is_new=True)
 

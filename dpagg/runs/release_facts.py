@@ -17,10 +17,18 @@ def input_terms(config: AggregateConfig | PrivateFitConfig) -> list[str]:
     """Return what a reviewer has to accept about how the input is stored and joined."""
     terms = []
     window = config.input.attribution_window
-    if config.input.sql is not None:
+    holders = [name for name, table in (config.input.tables or {}).items() if table.labels]
+    if holders:
         terms.append(
-            "The query that makes the input was written so that neither which rows there are nor any feature depends "
-            "on a label: no filter, no inner join, no count of labels. It is not checked."
+            f"Of the joined tables, {', '.join(holders)} hold labels and the others nothing that was derived from one. "
+            "Which rows there are and their features were settled by the query with the former empty; whatever the "
+            "query is, they decide labels only."
+        )
+    elif config.input.sql is not None:
+        terms.append(
+            "The query that makes the input was written so that neither which rows there are, nor whether a row key "
+            "repeats, nor any feature depends on a label: no filter, no inner join, no count of labels. It is not "
+            "checked."
         )
     if window is not None:
         terms.append(

@@ -74,7 +74,12 @@ def existing_report(model_file: Path) -> Path | None:
     return page if page.exists() and _is_ours(page) else None
 
 
-def report_beside(model_file: Path, certificate: Mapping[str, Any] | None = None) -> None:
+def report_beside(
+    model_file: Path,
+    certificate: Mapping[str, Any] | None = None,
+    *,
+    burn_down: Sequence[tuple[str, float, float]] = (),
+) -> None:
     """Write the page of a model that a run has just written or found, unless it is there already.
 
     A file of somebody else is left alone. Nothing here can fail a run: what goes wrong is logged.
@@ -85,13 +90,16 @@ def report_beside(model_file: Path, certificate: Mapping[str, Any] | None = None
         Written by `dpagg.runs.model_file.write_model`.
     certificate : mapping, optional
         Of the release that the model was fitted on; a private fit has its own in the file.
+    burn_down : sequence of tuple
+        As `dpagg.report.render_report`.
     """
     page = report_path(model_file)
     try:
         document = json.loads(model_file.read_text(encoding="utf-8"))
         if page.exists() and page.stat().st_mtime_ns >= model_file.stat().st_mtime_ns:
             return
-        write_report(page, release_page(document.get("certificate", certificate), LinearModel.from_dict(document)))
+        promise, model = document.get("certificate", certificate), LinearModel.from_dict(document)
+        write_report(page, release_page(promise, model, burn_down=burn_down))
     except (OSError, ValueError, DataError) as error:
         _LOG.warning("the report of the model could not be written (%s)", type(error).__name__)
 

@@ -137,7 +137,7 @@ def make_sampled_plan(
     mechanism, privacy, row_id = config.mechanism, config.privacy, config.input.row_id
     if not isinstance(mechanism, SampledWtdFlagConfig | SampledNoisyWtdLagConfig) or row_id is None:
         raise ValueError("this is a plan of disjoint bags")
-    table = table if table is not None else read_input(spark, config.input)
+    table = table if table is not None else read_input(spark, config.input, config.encoding.label.name)
     table.refuse_partitions_by(config.encoding.label.name)
     rows = normalise(table.df, config.encoding, row_id)
     check_row_key(rows, row_id)
@@ -217,7 +217,8 @@ def run_sampled(
         table.recheck()  # before any file could be seen: what was charged is then not lost
         promise |= account.publishing()
         # Bags are made from the input as they are written (held sums too, where an executor lost them).
-        publish(bags, config.output.path, promise, comments, confirm=table.recheck, page=release_page(promise))
+        page = release_page(promise, burn_down=account.burn_down())
+        publish(bags, config.output.path, promise, comments, confirm=table.recheck, page=page)
         account.settle()
     finally:
         if plan.sums is not None:

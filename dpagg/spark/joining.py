@@ -11,13 +11,15 @@ from typing import Any, Protocol
 
 from py4j.protocol import Py4JError
 from pyspark.errors import ParseException, PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from dpagg.errors import ConfigError, DataError
 from dpagg.spark.engines import spark_faults
-from dpagg.spark.reading import InputTable, TableSource, read_table
+from dpagg.spark.reading import InputTable, TableSource, quoted, read_table
 
 _ANSI = "spark.sql.ansi.enabled"
+_KEY = "__dpagg_key"
 
 
 class NamedTable(Protocol):
@@ -34,6 +36,10 @@ class NamedTable(Protocol):
     @property
     def version(self) -> int | None:
         """Version of a Delta table; None is the latest."""
+
+    @property
+    def labels(self) -> bool:
+        """Whether its rows are label data."""
 
 
 class InputSource(Protocol):
@@ -64,6 +70,10 @@ class InputSource(Protocol):
         """As `TableSource.column_names`."""
 
     @property
+    def row_id(self) -> str | None:
+        """Name of the row key."""
+
+    @property
     def tables(self) -> Mapping[str, NamedTable] | None:
         """Tables by the names that the query has for them, instead of a path."""
 
@@ -82,8 +92,22 @@ class _Table:
     column_names: Sequence[str] | None = None
 
 
-def read_input(spark: SparkSession, source: InputSource) -> InputTable:
+def read_input(spark: SparkSession, source: InputSource, label: str | None = None) -> InputTable:
     """Open the input and pin its version.
+
+    Where tables of a query are declared to hold labels, rows and features are what the query gives when those tables
+    are empty, and a row takes its label from the query with all rows, the largest if there are several of its key. So
+    neither which rows there are, nor whether a key repeats, nor any feature can tell of a label, whatever the query is;
+    and what asks for no label reads no row of those tables.
+
+    Parameters
+    ----------
+    spark : SparkSession
+        With Delta if a table is one.
+    source : InputSource
+        Which.
+    label : str, optional
+        Name of the label; needed where a table holds labels.
 
     Raises
     ------
@@ -98,11 +122,38 @@ def read_input(spark: SparkSession, source: InputSource) -> InputTable:
     if source.path is not None:
         return read_table(spark, _one(source, source.path, source.format, source.version))
     opened = {
-        name: read_table(spark, _one(source, table.path, table.format or source.format, table.version))
+        name: read_table(
+            spark, _one(source, table.path, table.format or source.format, table.version), may_be_empty=table.labels
+        )
         for name, table in names.items()
     }
     query = source.sql or ""
-    with _views(spark, opened), _failing_quietly(spark):
+    frames = {name: table.df for name, table in opened.items()}
+    emptied = {name: df.limit(0) for name, df in frames.items() if names[name].labels}
+    df = _selected(spark, query, frames)
+    if emptied:
+        if source.row_id is None or label is None:
+            raise ValueError("tables that hold labels need the names of the row key and of the label")
+        df = _labelled(_selected(spark, query, frames | emptied), df, source.row_id, label)
+    with spark_faults("while the query was tried"):
+        if df.select(*df.columns[:1]).isEmpty():
+            raise DataError(
+                "the query finds no rows" + (" while the tables with labels are empty" if emptied else ""),
+                path="input.sql",
+                remedy="Join labels with a LEFT JOIN, and filter by nothing that comes from them." if emptied else None,
+            )
+    digest = hashlib.sha256(query.encode()).hexdigest()
+
+    def pinned() -> dict[str, Any]:
+        tables = {name: table._now() for name, table in opened.items()}
+        return _joined_version(tables, {name: table.version for name, table in opened.items()}, digest)
+
+    first = {name: table.pinned for name, table in opened.items()}
+    return InputTable(df, _joined_version(first, {n: t.version for n, t in opened.items()}, digest), pinned)
+
+
+def _selected(spark: SparkSession, query: str, frames: Mapping[str, DataFrame]) -> DataFrame:
+    with _views(spark, frames), _failing_quietly(spark):
         try:
             # In brackets, so that nothing but a query is a query.
             df = spark.sql(f"SELECT * FROM (\n{query}\n)")
@@ -115,17 +166,26 @@ def read_input(spark: SparkSession, source: InputSource) -> InputTable:
             path="input.sql",
             remedy="Leave out rand(), uuid() and the like.",
         )
-    with spark_faults("while the query was tried"):
-        if df.isEmpty():
-            raise DataError("the query finds no rows", path="input.sql")
-    digest = hashlib.sha256(query.encode()).hexdigest()
+    return df
 
-    def pinned() -> dict[str, Any]:
-        tables = {name: table._now() for name, table in opened.items()}
-        return _joined_version(tables, {name: table.version for name, table in opened.items()}, digest)
 
-    first = {name: table.pinned for name, table in opened.items()}
-    return InputTable(df, _joined_version(first, {n: t.version for n, t in opened.items()}, digest), pinned)
+def _labelled(bare: DataFrame, full: DataFrame, row_id: str, label: str) -> DataFrame:
+    """Return the rows of the query without label data, each with the label that the whole query gives to its key.
+
+    The optimizer drops the join where no label is asked for, since its right side has each key once.
+    """
+    for name, path in ((row_id, "input.row_id"), (label, "schema.label")):
+        if sum(name.lower() == column.lower() for column in full.columns) != 1:
+            raise DataError(f"the query gives no column {name!r}, or several", path=path)
+    value = F.col(quoted(label))
+    if dict(full.dtypes)[full.select(value).columns[0]] == "string":
+        value = value.try_cast("double")
+    try:
+        largest = full.groupBy(F.col(quoted(row_id)).alias(_KEY)).agg(F.max(value).alias(label))
+        features = bare.drop(label)
+        return features.join(largest, features[quoted(row_id)] == largest[_KEY], "left").drop(_KEY)
+    except (PySparkException, Py4JError) as error:
+        raise _unfit(error) from None
 
 
 def _one(source: InputSource, path: str, table_format: str, version: int | None) -> TableSource:
@@ -147,7 +207,7 @@ def _joined_version(
 
 
 @contextmanager
-def _views(spark: SparkSession, tables: Mapping[str, InputTable]) -> Iterator[None]:
+def _views(spark: SparkSession, tables: Mapping[str, DataFrame]) -> Iterator[None]:
     """Give tables their names while the query is analysed; what it reads is settled then."""
     taken = {table.name.lower() for table in spark.catalog.listTables() if table.isTemporary}
     for name in tables:
@@ -156,8 +216,8 @@ def _views(spark: SparkSession, tables: Mapping[str, InputTable]) -> Iterator[No
                 f"the session has a view {name!r} already", path="input.tables", remedy="Take another name."
             )
     try:
-        for name, table in tables.items():
-            table.df.createOrReplaceTempView(name)
+        for name, df in tables.items():
+            df.createOrReplaceTempView(name)
         yield
     finally:
         for name in tables:

@@ -156,9 +156,18 @@ class DeltaStore:
         return True
 
     def _require_whole_log(self) -> None:
-        first = hadoop_path(self._spark, f"{self._path}/_delta_log/{_FIRST}")
-        if not file_system(self._spark, self._path).exists(first):
-            raise _tampered("the beginning of its log is missing")
+        files, log = file_system(self._spark, self._path), f"{self._path}/_delta_log"
+        if files.exists(hadoop_path(self._spark, f"{log}/{_FIRST}")):
+            return
+        names = [str(each.getPath().getName()) for each in files.listStatus(hadoop_path(self._spark, log))]
+        if not any(name.endswith((".json", ".parquet", ".crc")) for name in names):
+            raise PrivacyError(
+                "the ledger's log holds no commit: the very first run may have ended while it made the table, or "
+                "somebody emptied it; nothing is charged",
+                path="ledger.path",
+                remedy="If no release was charged to it yet, remove the folder and run again.",
+            )
+        raise _tampered("the beginning of its log is missing")
 
     def _delta_log(self) -> Any:
         jvm: Any = self._spark.sparkContext._jvm

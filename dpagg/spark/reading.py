@@ -130,7 +130,7 @@ class InputTable:
             )
 
 
-def read_table(spark: SparkSession, source: TableSource) -> InputTable:
+def read_table(spark: SparkSession, source: TableSource, *, may_be_empty: bool = False) -> InputTable:
     """Open a table and pin its version.
 
     Parameters
@@ -139,6 +139,8 @@ def read_table(spark: SparkSession, source: TableSource) -> InputTable:
         With Delta if the format is ``delta``.
     source : TableSource
         Which table.
+    may_be_empty : bool
+        Whether it is no error if there is no row: whether there are any is not public where rows are labels.
 
     Returns
     -------
@@ -167,7 +169,7 @@ def read_table(spark: SparkSession, source: TableSource) -> InputTable:
         if source.format == "csv" and source.header and version["num_files"] > 1:
             # Only a pass over all columns compares the header of each file.
             df.write.format("noop").mode("overwrite").save()
-        if df.isEmpty():
+        if not may_be_empty and df.isEmpty():
             raise DataError("the table has no rows", path="input.path")
     return InputTable(df, version, now)
 

@@ -65,7 +65,8 @@ def charges(spark, tmp_path):
 
 
 def test_a_release_is_charged_and_a_rerun_is_not(attempt, spark, tmp_path, capfd, monkeypatch):
-    assert attempt() == (0, "")
+    code, err = attempt()
+    assert code == 0 and "is new" in err
     assert attempt() == (0, "")
     assert charges(spark, tmp_path) == [("2026-11-28", "settled")]
     stated = json.loads((tmp_path / "out" / "_certificate.json").read_text())["ledger"]
@@ -84,6 +85,7 @@ def test_a_release_is_charged_and_a_rerun_is_not(attempt, spark, tmp_path, capfd
     later = {"output__path": str(tmp_path / "second"), "ledger__partition": "2026-11-29", "privacy__epsilon": 1.0}
     assert attempt(**later) == (0, "")
     assert len(charges(spark, tmp_path)) == 2
+    assert "2026-11-28, entry 3" in (tmp_path / "out" / "_report.html").read_text()
 
     ledger = str(tmp_path / "ledger")
     capfd.readouterr()
@@ -134,7 +136,7 @@ def test_sampled_releases_are_charged_before_labels_are_read(attempt, spark, tmp
     code, err = attempt(**few)
     assert code == 3 and "over budget" in err
     monkeypatch.undo()
-    assert attempt(mechanism=mechanism) == (0, "")
+    assert attempt(mechanism=mechanism)[0] == 0
     assert charges(spark, tmp_path) == [("2026-11-28", "settled")]
     promise = json.loads((tmp_path / "out" / "_certificate.json").read_text())
     [charge] = Ledger(DeltaStore(spark, str(tmp_path / "ledger"))).book().charges("ads")

@@ -20,8 +20,9 @@ def source(spark, tmp_path):
     pd.DataFrame({"key": [1, 2, 3], "price": [5.0, 6.0, 7.0]}).to_parquet(tmp_path / "imp.parquet")
     conversions = spark.createDataFrame([(1, "10"), (1, "5"), (3, "secret-cell")], "key long, sale string")
     conversions.write.format("delta").save(str(tmp_path / "conv"))
-    table = SimpleNamespace(path=str(tmp_path / "conv"), format="delta", version=None)
-    tables = {"imp": SimpleNamespace(path=str(tmp_path / "imp.parquet"), format=None, version=None), "conv": table}
+    table = SimpleNamespace(path=str(tmp_path / "conv"), format="delta", version=None, labels=False)
+    imp = SimpleNamespace(path=str(tmp_path / "imp.parquet"), format=None, version=None, labels=False)
+    tables = {"imp": imp, "conv": table}
     return SimpleNamespace(
         path=None,
         format="parquet",
@@ -29,6 +30,7 @@ def source(spark, tmp_path):
         header=True,
         delimiter=",",
         column_names=None,
+        row_id="key",
         tables=tables,
         sql=QUERY,
     )
@@ -83,3 +85,48 @@ def test_a_view_of_the_session_is_left_alone(spark, source):
     with pytest.raises(ConfigError, match="has a view 'imp'"):
         read_input(spark, source)
     assert spark.table("imp").count() == 2
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        QUERY,
+        # A row for each conversion: a feature and a key that tell of labels, were the table not declared.
+        "SELECT key, count(c.sale) OVER (PARTITION BY key) AS price, c.sale FROM imp LEFT JOIN conv c USING (key)",
+        pytest.param("SELECT key, price, sale FROM imp FULL JOIN conv USING (key)", marks=pytest.mark.slow),
+    ],
+)
+def test_a_table_that_holds_labels_decides_labels_only(spark, source, tmp_path, query):
+    source.tables["conv"].labels, source.sql = True, query
+    table = read_input(spark, source, "sale")
+    with_none = {(row["key"], row["price"]) for row in table.df.collect()}
+    labels = {row["key"]: row["sale"] for row in table.df.collect()}
+    assert labels == {1: 15.0 if query == QUERY else 10.0, 2: None, 3: None}
+    spark.sql(f"INSERT INTO delta.`{tmp_path}/conv` VALUES (2, '7'), (2, '9'), (4, '1'), (null, '1')")
+    more = read_input(spark, source, "sale").df.collect()
+    assert len(more) == 3 and {(row["key"], row["price"]) for row in more} == with_none
+    # What asks for no label reads no row of it: the files are gone.
+    for file in (tmp_path / "conv").glob("*.parquet"):
+        file.unlink()
+    assert {tuple(row) for row in table.df.select("key", "price").collect()} == with_none
+    assert not read_input(spark, source, "sale").df.select("key").isEmpty()
+    with pytest.raises(Exception, match=r"FAILED_READ_FILE|FileNotFound|does not exist"):
+        table.df.where("key > 0").collect()
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        pytest.param("SELECT key, price, sale FROM imp JOIN conv USING (key)", marks=pytest.mark.slow),
+        QUERY + " WHERE sale > 1",
+    ],
+)
+def test_rows_that_hang_on_a_label_are_refused_whatever_the_labels_are(spark, source, tmp_path, query):
+    source.tables["conv"].labels, source.sql = True, query
+    with pytest.raises(DataError, match="no rows while the tables with labels are empty"):
+        read_input(spark, source, "sale")
+    spark.sql(f"DELETE FROM delta.`{tmp_path}/conv`")
+    with pytest.raises(DataError, match="no rows while the tables with labels are empty"):
+        read_input(spark, source, "sale")
+    source.sql = QUERY
+    assert {row["sale"] for row in read_input(spark, source, "sale").df.collect()} == {None}

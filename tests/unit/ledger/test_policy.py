@@ -62,7 +62,7 @@ step = st.tuples(
 )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(steps=st.lists(step, max_size=14), disjoint=st.booleans())
 def test_no_sequence_of_runs_and_crashes_overspends(steps, disjoint):
     store = Memory()
@@ -299,3 +299,26 @@ def test_what_a_charge_costs_can_be_computed_again():
     low = CurveTable(charge.table.step, tuple(0.99 * delta for delta in charge.table.deltas))
     book._charges["ads"][number] = dataclasses.replace(charge, table=low)
     assert understated(book) == [number]
+
+
+@pytest.mark.parametrize("name", ["2026-11-28 e\u0301", " 2026-11-28  \u00c9 ", "\uff12026-11-28\u00a0\u00e9\u200b"])
+def test_partitions_that_look_alike_share_a_budget(name):
+    ledger = Ledger(Memory())
+    ledger.charge(request("first", mu=0.2, partition="2026-11-28 \u00e9"))
+    with pytest.raises(PrivacyError, match="over budget"):
+        ledger.charge(request("second", mu=0.2, partition=name))
+    ledger.charge(request("third", mu=0.2, partition="2026-11-29 \u00e9"))
+
+
+def test_a_data_set_that_looks_like_another_has_no_budget_of_its_own():
+    ledger = Ledger(Memory())
+    ledger.charge(request())
+    for charged in (
+        lambda: ledger.charge(request("second", dataset="Ads ")),
+        lambda: ledger.declare(
+            Terms(dataset="ADS", epsilon=1.0, delta=1e-6, adjacency="change_one_label", unit="one label", disjoint=True)
+        ),
+    ):
+        with pytest.raises(PrivacyError, match=r"'ads'.*look alike"):
+            charged()
+    ledger.charge(request("second", dataset="ads 2"))
