@@ -49,7 +49,7 @@ def until(found: Callable[[], T | None], what: str, seconds: float = 200.0) -> T
 
 
 def fetch(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=30) as answer:
         return answer.read().decode()
 
 
@@ -242,7 +242,9 @@ class Application:
 
     def stages(self, after: int = -1) -> list[dict[str, Any]]:
         """Attempts of stages that ran or run, in order."""
-        found = [each for each in self.rest("stages") or [] if each["stageId"] > after and each["status"] != "SKIPPED"]
+        # One that waits for another is listed too, and so is one that will be skipped.
+        begun = ("ACTIVE", "COMPLETE", "FAILED")
+        found = [each for each in self.rest("stages") or [] if each["stageId"] > after and each["status"] in begun]
         return sorted(found, key=lambda each: (each["stageId"], each["attemptId"]))
 
     def tasks(self, stage: int) -> list[dict[str, Any]]:
@@ -300,6 +302,8 @@ class Session(Application):
         """Run a command; `answer` waits for its exit code."""
         self.settle()
         if self._asked:  # before, there is no application
+            # The master starts another executor in the place of a lost one.
+            until(lambda: sum(each["isActive"] for each in self.executors().values()) == len(HOSTS), "executors")
             self.first_stage = 1 + max(each["stageId"] for each in self.stages())
         os.write(self._pipe, json.dumps([*map(str, arguments)]).encode() + b"\n")
         self._asked += 1
