@@ -47,6 +47,12 @@ COPIED = [("factor", PASS, 2), ("factor", WRITE, 1), ("rows", PASS, 3), ("flag",
 CHANGED = [("factor", PASS, 2), ("rows", PASS, 3), ("flag", BAGS, 2), ("lag", WRITE, 1), ("ihm", PASS, 3)]
 
 
+def named(cases: list[tuple[str, str, int]]) -> list[Any]:
+    """Give cases short names."""
+    words = {PASS: "pass", WRITE: "write", BAGS: "bags", HELD: "held"}
+    return [pytest.param(*case, id=f"{case[0]}-{words[case[1]]}-{case[2]}") for case in cases]
+
+
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return example.write_table(tmp_path_factory.mktemp("table") / "rows", NUM_FILES, ROWS_A_FILE)
@@ -112,7 +118,7 @@ def nothing_left(out: Path) -> bool:
     return not out.exists() and not list(out.parent.glob(f".{out.name}.*"))
 
 
-@pytest.mark.parametrize(("name", "stage", "occurrence"), KILLED)
+@pytest.mark.parametrize(("name", "stage", "occurrence"), named(KILLED))
 def test_an_executor_killed_in_mid_pass(session, undisturbed, table, home, name, stage, occurrence):
     expected = undisturbed(name)
     out = start(session, home, name, table)
@@ -132,7 +138,7 @@ def test_an_executor_killed_in_mid_pass(session, undisturbed, table, home, name,
     assert same(taken(out), expected)
 
 
-@pytest.mark.parametrize(("name", "stage", "occurrence"), COPIED)
+@pytest.mark.parametrize(("name", "stage", "occurrence"), named(COPIED))
 def test_a_copy_of_a_slow_task(racing, undisturbed, table, home, name, stage, occurrence):
     """The executor on one host hangs; Spark starts copies of its tasks on the other one, and they win."""
     expected = undisturbed(name)
@@ -174,7 +180,7 @@ def test_cached_rows_that_vanish(session, undisturbed, table, home, cluster):
     assert same(taken(out), expected)
 
 
-@pytest.mark.parametrize(("name", "stage", "occurrence"), CHANGED)
+@pytest.mark.parametrize(("name", "stage", "occurrence"), named(CHANGED))
 def test_an_input_that_changes_in_mid_run(session, table, home, tmp_path, name, stage, occurrence):
     """Refused with exit code 4, in whatever pass it happens, and nothing is published."""
     own = example.linked(table, tmp_path / "rows")
