@@ -17,7 +17,8 @@ import pytest
 
 from tests.cluster import example
 from tests.cluster.example import BAGS, HELD, PASS, RUNS, SEED, WRITE, configuration, released, same
-from tests.cluster.standalone import HOSTS, Cluster, Frozen, Session, until
+from tests.cluster.sessions import Frozen, Session
+from tests.cluster.standalone import HOSTS, Cluster, until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 
