@@ -49,7 +49,7 @@ def until(found: Callable[[], T | None], what: str, seconds: float = 200.0) -> T
 
 
 def fetch(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=30) as answer:
         return answer.read().decode()
 
 
@@ -59,6 +59,7 @@ class Cluster:
     def __init__(self, home: Path) -> None:
         self.home = home
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._applications: list[Application] = []
         for name in ("conf", "work", "local", "logs"):
             (home / name).mkdir(parents=True)
         # Nothing of this machine's own configuration; the package is what executors import.
@@ -105,6 +106,9 @@ class Cluster:
 
     def stop(self) -> None:
         """End what was started here; a worker ends its executors."""
+        for application in self._applications:
+            if application.process.poll() is None:
+                application.kill()
         for process in reversed(self._processes):
             process.terminate()
         for process in self._processes:
@@ -123,7 +127,8 @@ class Cluster:
         env: Mapping[str, str] | None = None,
     ) -> Application:
         """Start ``spark-submit`` of a script on both workers."""
-        return Application(self, script, arguments, options, dict(conf or {}), dict(env or {}))
+        self._applications.append(Application(self, script, arguments, options, dict(conf or {}), dict(env or {})))
+        return self._applications[-1]
 
     def workers(self) -> list[int]:
         return [process.pid for process in self._processes[1:]]
@@ -236,13 +241,21 @@ class Application:
         except (OSError, ValueError):  # while Spark starts it answers, but not in JSON
             return None
 
+    def page(self, name: str) -> str:
+        """Ask for a page of the driver's UI; empty where it does not answer, or says that it is starting up."""
+        with suppress(OSError):
+            return fetch(f"{self.address.split('/api/')[0]}/{name}/")
+        return ""
+
     def executors(self) -> dict[str, dict[str, Any]]:
         """All executors that ever were, by number."""
         return {each["id"]: each for each in self.rest("allexecutors") or [] if each["id"] != "driver"}
 
     def stages(self, after: int = -1) -> list[dict[str, Any]]:
         """Attempts of stages that ran or run, in order."""
-        found = [each for each in self.rest("stages") or [] if each["stageId"] > after and each["status"] != "SKIPPED"]
+        # One that waits for another is listed too, and so is one that will be skipped.
+        begun = ("ACTIVE", "COMPLETE", "FAILED")
+        found = [each for each in self.rest("stages") or [] if each["stageId"] > after and each["status"] in begun]
         return sorted(found, key=lambda each: (each["stageId"], each["attemptId"]))
 
     def tasks(self, stage: int) -> list[dict[str, Any]]:
@@ -256,7 +269,7 @@ class Application:
     def executor_process(self, executor: str) -> int:
         """Process of an executor of this application: a child of one of our workers."""
         for process in (pid for worker in self._cluster.workers() for pid in children(worker)):
-            words = _words(process)
+            words = words_of(process)
             if f"--executor-id {executor} " in f"{words} " and f"--app-id {self.app_id()} " in f"{words} ":
                 return process
         raise AssertionError(f"no process of executor {executor}")
@@ -282,139 +295,6 @@ class Application:
         return None
 
 
-class Session(Application):
-    """One application that runs commands of ``dpagg`` one after another, when told."""
-
-    def __init__(self, cluster: Cluster, folder: Path, conf: Mapping[str, str] | None = None) -> None:
-        folder.mkdir()
-        self._answers, pipe = folder, folder / "requests"
-        os.mkfifo(pipe)
-        self._asked = 0
-        self.first_stage = 0
-        self.frozen: list[Frozen] = []
-        script = Path(__file__).with_name("session_driver.py")
-        super().__init__(cluster, script, (pipe, folder), (), dict(conf or {}), {})
-        self._pipe = until(lambda: self._open(pipe), "the driver", 200)
-
-    def start(self, *arguments: str | Path) -> None:
-        """Run a command; `answer` waits for its exit code."""
-        self.settle()
-        if self._asked:  # before, there is no application
-            self.first_stage = 1 + max(each["stageId"] for each in self.stages())
-        os.write(self._pipe, json.dumps([*map(str, arguments)]).encode() + b"\n")
-        self._asked += 1
-
-    def answer(self, seconds: float = 400.0) -> int:
-        """Wait for the exit code of the last command."""
-        file = self._answers / str(self._asked - 1)
-        until(lambda: file.exists() or self.process.poll() is not None, "the end of a command", seconds)
-        if not file.exists():
-            raise AssertionError(f"the driver ended:\n{self.text()[-3000:]}")
-        return int(file.read_text())
-
-    def settle(self) -> None:
-        """Let go of what a failed test left, and wait for it."""
-        for frozen in self.frozen:
-            frozen.resume()
-        self.frozen.clear()
-        if self._asked:
-            self.answer()
-
-    def answered(self) -> bool:
-        """Whether the last command has ended."""
-        return (self._answers / str(self._asked - 1)).exists()
-
-    def close(self) -> None:
-        """Let the driver end."""
-        for frozen in self.frozen:
-            frozen.resume()
-        os.close(self._pipe)
-        try:
-            self.process.wait(120)
-        except subprocess.TimeoutExpired:
-            self.kill()
-
-    def _open(self, pipe: Path) -> int | None:
-        if self.process.poll() is not None:
-            raise AssertionError(f"the driver ended:\n{self.text()[-3000:]}")
-        with suppress(OSError):
-            return os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
-        return None
-
-
-class Frozen:
-    """An executor that stands still in the middle of a task, as on a machine that hangs: its Python, or its JVM too.
-
-    Made when the n-th stage of a name within the session's command begins; the task is of this stage, or of a later
-    one of the name where stages are short. Other executors still fetch what they need from one whose JVM runs.
-    """
-
-    def __init__(self, session: Session, stage_name: str, occurrence: int = 1, *, jvm: bool = False) -> None:
-        self._session, self._jvm, self._stage_name = session, jvm, stage_name
-        self._processes: list[int] = []
-        first = until(lambda: self._begun(occurrence), f"stage {occurrence} of {stage_name}")
-        active = [name for name, each in session.executors().items() if each["isActive"]]
-        stopped = {name: self._stop(session.executor_process(name)) for name in active}
-        self._processes = [process for each in stopped.values() for process in each]
-        session.frozen.append(self)
-        self.task = until(lambda: self._hanging(first), f"a task of {stage_name} that hangs", 40)
-        self.stage, self.executor = int(self.task["stageId"]), str(self.task["executorId"])
-        for name, processes in stopped.items():
-            if name != self.executor:
-                _signal(processes, signal.SIGCONT)
-        self._processes = stopped[self.executor]
-
-    def resume(self) -> None:
-        """Let it go on."""
-        _signal(self._processes, signal.SIGCONT)
-
-    def kill(self) -> None:
-        """End the executor and its Python at once, as when its machine is lost."""
-        _signal([self._session.executor_process(self.executor), *self._processes], signal.SIGKILL)
-
-    def _begun(self, occurrence: int) -> int | None:
-        found = self._session.stages(self._session.first_stage - 1)
-        named = sorted({each["stageId"] for each in found if re.search(self._stage_name, each["name"])})
-        if len(named) >= occurrence:
-            return int(named[occurrence - 1])
-        if self._session.answered():
-            raise AssertionError(f"no stage {occurrence} of {self._stage_name}: {[each['name'] for each in found]}")
-        return None
-
-    def _stop(self, executor: int) -> list[int]:
-        if self._jvm:
-            _signal([executor], signal.SIGSTOP)
-            return [executor]
-        # The daemon first: it could start another worker.
-        daemons = [each for each in children(executor) if "pyspark.daemon" in _words(each)]
-        _signal(daemons, signal.SIGSTOP)
-        workers = [worker for daemon in daemons for worker in children(daemon)]
-        _signal(workers, signal.SIGSTOP)
-        return [*workers, *daemons]
-
-    def _hanging(self, first: int) -> dict[str, Any] | None:
-        """A task that is still running after a while."""
-        before = {each["taskId"] for each in self._running(first)}
-        time.sleep(1.0)
-        return next((each for each in self._running(first) if each["taskId"] in before), None)
-
-    def _running(self, first: int) -> list[dict[str, Any]]:
-        active = [each for each in self._session.stages(first - 1) if each["status"] == "ACTIVE"]
-        tasks = [
-            task
-            for stage in active
-            if re.search(self._stage_name, stage["name"])
-            for task in self._session.tasks(stage["stageId"])
-        ]
-        return [each for each in tasks if each["status"] == "RUNNING"]
-
-
-def _signal(processes: list[int], number: signal.Signals) -> None:
-    for process in processes:
-        with suppress(ProcessLookupError):
-            os.kill(process, number)
-
-
 def children(process: int) -> list[int]:
     """Processes that a process started and that still run."""
     found: list[int] = []
@@ -424,7 +304,8 @@ def children(process: int) -> list[int]:
     return found
 
 
-def _words(process: int) -> str:
+def words_of(process: int) -> str:
+    """Command line of a process."""
     with suppress(OSError):
         return Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     return ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.canaries import SEED, contents, debug_log, found, plant
-from tests.cluster.standalone import QUICK, ROOT, Cluster, fetch, until
+from tests.cluster.standalone import QUICK, ROOT, Cluster, until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 
@@ -39,8 +39,7 @@ def run(tmp_path_factory):
         ):
             script = ROOT / "jobs" / f"{job}.py"
             application = cluster.submit(script, "--config", home / file, "--verbose", *more, conf=conf)
-            ui = application.address.split("/api/")[0]
-            until(lambda ui=ui: "Spark Jobs" in fetch(f"{ui}/jobs/"), "a page of the UI")
+            until(lambda job=application: "Spark Jobs" in job.page("jobs"), "a page of the UI")
             codes.append(application.wait())
         until(lambda: not cluster.applications(), "the end of the applications")
         until(lambda: not cluster.scratch(), "the end of their scratch", 30)
