@@ -8,6 +8,7 @@ import json
 import logging
 import math
 import secrets
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -40,13 +41,14 @@ from dpagg.regression.planning import Target
 from dpagg.regression.whitened_mixing import WhitenedMixingPlan, plan_whitened_mixing
 from dpagg.runs.fit_terms import fit_public, fit_terms, fit_unit
 from dpagg.runs.model_file import FitResult, earlier_model, local_path, write_model
-from dpagg.spark.reading import InputTable, normalise, read_table
-from dpagg.spark.regression_data import packed_rows
+from dpagg.runs.rows import Source
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["plan_solver", "run_private_fit"]
+    from dpagg.spark.reading import InputTable
+
+__all__ = ["PrivateFit", "fit_data", "fit_input", "plan_solver", "run_private_fit"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -98,6 +100,8 @@ def run_private_fit(spark: SparkSession, config: PrivateFitConfig, *, insecure_s
     EnvironmentFault
         If Spark fails or the model cannot be written.
     """
+    from dpagg.spark.reading import read_table
+
     target = local_path(config.output.path)
     table = read_table(spark, config.input)
     release_id = _release_id(config, table, str(target.absolute()), insecure_seed)
@@ -112,6 +116,25 @@ def run_private_fit(spark: SparkSession, config: PrivateFitConfig, *, insecure_s
         _LOG.info("the model is there already; nothing was drawn")
         return FitResult(str(target), earlier, is_new=False)
 
+    secret = Secret.fresh() if insecure_seed is None else Secret.insecure(insecure_seed)
+    found = fit_input(config, table, secret, release_id)
+    write_model(target, found.model.to_dict() | {"certificate": found.certificate})
+    return FitResult(str(target), found.model, is_new=True)
+
+
+@dataclass(frozen=True, eq=False)
+class PrivateFit:
+    """A model that was fitted privately, and its certificate."""
+
+    model: LinearModel
+    certificate: dict[str, Any]
+
+
+def fit_input(config: PrivateFitConfig, table: InputTable, secret: Secret, release_id: str) -> PrivateFit:
+    """Fit a linear model on the rows of a Spark table; guarantee and errors as `run_private_fit`."""
+    from dpagg.spark.reading import normalise
+    from dpagg.spark.regression_data import packed_rows
+
     schema, declared_rows = config.encoding, config.privacy.num_rows
     table.refuse_partitions_by(schema.label.name)
     if declared_rows is not None:
@@ -119,20 +142,39 @@ def run_private_fit(spark: SparkSession, config: PrivateFitConfig, *, insecure_s
     if config.privacy.adjacency == "zero_out_one_row":
         for feature in schema.features:
             table.refuse_partitions_by(feature.name, "feature")
-    rule = BoundedRows(schema, config.mechanism.row_bound)
-    secret = Secret.fresh() if insecure_seed is None else Secret.insecure(insecure_seed)
     rows = normalise(table.df, schema)
-    block = config.performance.rows_per_block
+    rule, block = BoundedRows(schema, config.mechanism.row_bound), config.performance.rows_per_block
     with packed_rows(rows, rule, num_rows=declared_rows, rows_a_block=block) as data:
-        num_rows = data.num_rows
-        _check_delta(config, num_rows)
-        plan = plan_solver(config, rule, num_rows, data)
-        estimate = _run(plan, config, rule, data, secret, release_id)
+        return fit_data(config, rule, data, table, secret, release_id)
+
+
+def fit_data(
+    config: PrivateFitConfig, rule: BoundedRows, data: Data, table: Source, secret: Secret, release_id: str
+) -> PrivateFit:
+    """Fit a linear model on encoded rows, wherever they are; guarantee and errors as `run_private_fit`.
+
+    Parameters
+    ----------
+    config : PrivateFitConfig
+        Of the run.
+    rule : BoundedRows
+        How the rows were encoded.
+    data : Data
+        The rows.
+    table : Source
+        What they come from; compared with what it was before anything is returned.
+    secret : Secret
+        Of this fit alone.
+    release_id : str
+        Names the streams of the fit.
+    """
+    num_rows = data.num_rows
+    _check_delta(config, num_rows)
+    plan = plan_solver(config, rule, num_rows, data)
+    estimate = _run(plan, config, rule, data, secret, release_id)
     table.recheck()
     promise = _certificate(config, rule, plan.event, num_rows, table, secret, release_id)
-    model = _model(config, rule, estimate, num_rows, promise)
-    write_model(target, model.to_dict() | {"certificate": promise})
-    return FitResult(str(target), model, is_new=True)
+    return PrivateFit(_model(config, rule, estimate, num_rows, promise), promise)
 
 
 def plan_solver(config: PrivateFitConfig, rule: BoundedRows, num_rows: int, data: Data) -> SolverPlan:
@@ -219,7 +261,7 @@ def _certificate(
     rule: BoundedRows,
     event: Event,
     num_rows: int,
-    table: InputTable,
+    table: Source,
     secret: Secret,
     release_id: str,
 ) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import dpagg
 from dpagg.config import AggregateConfig
 from dpagg.kernels.streams import Secret
-from dpagg.spark.reading import InputTable
+from dpagg.runs.rows import Source
 
 
 def input_terms(config: AggregateConfig) -> list[str]:
@@ -23,7 +23,7 @@ def input_terms(config: AggregateConfig) -> list[str]:
     ]
 
 
-def release_facts(config: AggregateConfig, table: InputTable, secret: Secret, release_id: str) -> dict[str, Any]:
+def release_facts(config: AggregateConfig, table: Source, secret: Secret, release_id: str) -> dict[str, Any]:
     """Return identity, schema, bounds and origin of a release, as plain JSON values."""
     schema = config.encoding
     declared = config.public_dict()["schema"]
