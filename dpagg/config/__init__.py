@@ -12,7 +12,8 @@ from dpagg.config.fitting import (
     PrivateFitConfig,
     SolverConfig,
 )
-from dpagg.config.loading import load_config, parse_config, parse_settings
+from dpagg.config.in_memory import HeldAggregateConfig, HeldFitConfig
+from dpagg.config.loading import load_config, parse_config, parse_settings, validated
 from dpagg.config.models import (
     AggregateConfig,
     AssumedFloorConfig,
@@ -42,6 +43,8 @@ __all__ = [
     "DpGdConfig",
     "FitConfig",
     "HashedConfig",
+    "HeldAggregateConfig",
+    "HeldFitConfig",
     "IhmConfig",
     "IhmPaperConfig",
     "InputConfig",
@@ -69,4 +72,5 @@ __all__ = [
     "load_config",
     "parse_config",
     "parse_settings",
+    "validated",
 ]

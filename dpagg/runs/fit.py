@@ -25,7 +25,7 @@ from dpagg.runs.private_fit import run_private_fit
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["FitResult", "model_of_release", "release_schema", "run_fit"]
+__all__ = ["FitResult", "model_of_release", "read_factor", "release_schema", "run_fit"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ def run_fit(
     schema = release_schema(certificate)
     target = local_path(config.output.path)
     earlier = earlier_model(target)
-    factor, num_bags, row_variance = _read(spark, config.release.path, certificate)
+    factor, num_bags, row_variance = read_factor(spark, config.release.path, certificate)
     model = model_of_release(config.method, certificate, schema, factor, num_bags, row_variance)
     if earlier is not None:
         if not _same(earlier, model):
@@ -188,7 +188,7 @@ def _unknown_certificate() -> DataError:
     )
 
 
-def _read(
+def read_factor(
     spark: SparkSession, path: str, certificate: Mapping[str, Any]
 ) -> tuple[NDArray[np.float64], int, float | None]:
     """Return factor, number of bags and, where the fit needs it already, the residual variance of a row."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 import secrets
 from typing import Any
 
 import dpagg
-from dpagg.config import AggregateConfig
+from dpagg.config import AggregateConfig, PrivateFitConfig
 from dpagg.kernels.streams import Secret
 from dpagg.runs.rows import Source
 
@@ -21,6 +23,17 @@ def input_terms(config: AggregateConfig) -> list[str]:
         "line break or an unquoted delimiter would shift the cells, and so the number of rows. Parquet and Delta "
         "have no such case."
     ]
+
+
+def request_id(config: AggregateConfig | PrivateFitConfig, table: Source, insecure_seed: int | None) -> str:
+    """Name a request whose table a program holds, and whose answer it may write anywhere.
+
+    The table's version makes each request another one, unless a public seed asks for the same answer again.
+    """
+    asked = config.public_dict()
+    del asked["performance"], asked["output"]
+    identity = json.dumps(["held", asked, table.version, insecure_seed], sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(identity.encode()).hexdigest()
 
 
 def release_facts(config: AggregateConfig, table: Source, secret: Secret, release_id: str) -> dict[str, Any]:
