@@ -14,13 +14,15 @@ from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dpagg.errors import ConfigError, DataError
 from dpagg.kernels.schema import Numeric, Schema
 
-__all__ = ["UNIT_COLUMN", "normalise"]
+__all__ = ["UNIT_COLUMN", "normalise", "numbers"]
 
 UNIT_COLUMN = "__dpagg_unit"
 
@@ -84,6 +86,12 @@ def normalise(
         columns[schema.label.name] = found.column(schema.label.name, _number, _NUMBERS, "schema.label")
     # A table without columns would lose its rows.
     return pa.table(columns | {"__dpagg_row": pa.nulls(found.num_rows)})
+
+
+def numbers(cells: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """Return cells of any kind as numbers, in the same shape; NaN where a cell holds none, and never an error."""
+    found = [math.nan if (number := _cell_number(cell)) is None else number for cell in cells.ravel().tolist()]
+    return np.array(found, dtype=np.float64).reshape(cells.shape)
 
 
 class _Columns:
