@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dpagg.config import AggregateConfig, FitConfig, PrivateFitConfig, load_config
+    from dpagg.interfaces.estimator import HessianMixingRegressor
     from dpagg.interfaces.notebook import aggregate, fit, plan
     from dpagg.interfaces.results import Fit, PlanOfRelease, Release
     from dpagg.regression.model import LinearModel
@@ -26,6 +27,7 @@ __all__ = [
     "AggregateConfig",
     "Fit",
     "FitConfig",
+    "HessianMixingRegressor",
     "LinearModel",
     "PlanOfRelease",
     "PrivateFitConfig",
@@ -46,6 +48,7 @@ _HOMES = {
     "AggregateConfig": "dpagg.config",
     "Fit": "dpagg.interfaces.results",
     "FitConfig": "dpagg.config",
+    "HessianMixingRegressor": "dpagg.interfaces.estimator",
     "LinearModel": "dpagg.regression.model",
     "PlanOfRelease": "dpagg.interfaces.results",
     "PrivateFitConfig": "dpagg.config",

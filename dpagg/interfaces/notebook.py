@@ -301,7 +301,7 @@ def _fit_table(source: Any, config: HeldFitConfig, insecure_seed: int | None, pa
     if is_spark(source):
         from dpagg.spark.frames import frame_table
 
-        table = frame_table(source, is_seeded=insecure_seed is not None)
+        table = frame_table(source, is_seeded=insecure_seed is not None, is_read_once=True)
         drawn = fit_input(config, table, secret, request_id(config, table, insecure_seed))
     else:
         from dpagg.local.rows import LocalRows

@@ -15,10 +15,10 @@ from dpagg.spark.reading import InputTable
 __all__ = ["frame_table"]
 
 
-def frame_table(df: DataFrame, *, is_seeded: bool = False) -> InputTable:
+def frame_table(df: DataFrame, *, is_seeded: bool = False, is_read_once: bool = False) -> InputTable:
     """Return a DataFrame as an input whose files may not change while it is read.
 
-    A run reads its input several times, so the DataFrame has to give the same rows each time. Its version is no
+    A release reads its input several times, so the DataFrame has to give the same rows each time. Its version is no
     function of its rows: every call is a request of its own.
 
     Parameters
@@ -27,6 +27,9 @@ def frame_table(df: DataFrame, *, is_seeded: bool = False) -> InputTable:
         Of a classic session.
     is_seeded : bool
         Whether the release is reproducible, and not private: then the version is the same each time.
+    is_read_once : bool
+        Whether rows are read once and kept, as a fit does; they need not come again then. (Spark's own VectorAssembler
+        calls itself not deterministic.)
 
     Raises
     ------
@@ -38,7 +41,7 @@ def frame_table(df: DataFrame, *, is_seeded: bool = False) -> InputTable:
         If Spark fails.
     """
     with spark_faults("while the DataFrame was looked at"):
-        steady = bool(df._jdf.queryExecution().analyzed().deterministic())
+        steady = is_read_once or bool(df._jdf.queryExecution().analyzed().deterministic())
         empty = steady and df.isEmpty()
     if not steady:
         raise ConfigError(
