@@ -214,6 +214,7 @@ def fit(
             FitConfig,
         )
         return _fit_release(source, config.method, None if output is None else config.output.path)
+    is_spark(source)  # refuses Spark Connect before anything else
     _refuse_given({"method": method}, "a table is fitted by a mechanism; a method is for a release")
     content = {"schema": schema, "privacy": privacy, "mechanism": mechanism, "performance": performance}
     content = {name: section for name, section in content.items() if section is not None}

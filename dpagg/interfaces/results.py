@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dpagg.interfaces.tables import is_pandas, is_spark
+from dpagg.interfaces.tables import is_connect, is_pandas, is_spark
 from dpagg.regression.model import LinearModel
 from dpagg.runs.certificates import describe_certificate
 from dpagg.runs.model_file import FitResult, local_path, write_model
@@ -140,7 +140,8 @@ class Fit:
         Parameters
         ----------
         df : pandas.DataFrame, pyarrow.Table or Spark DataFrame
-            Has the model's features; a label is not needed.
+            Has the model's features; a label is not needed. One of Spark Connect will do too, where the server's
+            Python has dpagg.
         row_id : str, optional
             Column of a Spark DataFrame to keep beside the prediction.
         column : str
@@ -156,7 +157,7 @@ class Fit:
         DataError
             If a column is missing or of a wrong type.
         """
-        if is_spark(df):
+        if is_connect(df) or is_spark(df):
             from dpagg.spark.predicting import predictions
             from dpagg.spark.reading import normalise
 

@@ -6,7 +6,12 @@ from typing import Any
 
 from dpagg.errors import ConfigError, EnvironmentFault
 
-__all__ = ["is_pandas", "is_spark", "memory_table"]
+__all__ = ["is_connect", "is_pandas", "is_spark", "memory_table"]
+
+
+def is_connect(table: Any) -> bool:
+    """Return whether it is a DataFrame of Spark Connect."""
+    return any(kind.__module__.startswith("pyspark.sql.connect.") for kind in type(table).__mro__)
 
 
 def is_spark(table: Any) -> bool:
@@ -20,7 +25,7 @@ def is_spark(table: Any) -> bool:
         If it is a DataFrame of pandas on Spark.
     """
     modules = [kind.__module__ for kind in type(table).__mro__]
-    if any(name.startswith("pyspark.sql.connect.") for name in modules):
+    if is_connect(table):
         raise EnvironmentFault(
             "a Spark Connect DataFrame is given, and Connect has neither RDDs nor the driver's JVM, through which "
             "private aggregates are drawn",
