@@ -80,6 +80,19 @@ class Plan:
 def make_plan(spark: SparkSession, config: AggregateConfig, table: InputTable | None = None) -> Plan:
     """Choose rows and noise for a release.
 
+    Parameters
+    ----------
+    spark : SparkSession
+        With Delta.
+    config : AggregateConfig
+        Of the run.
+    table : InputTable, optional
+        The input, if it is open already.
+
+    Returns
+    -------
+    Plan
+
     Raises
     ------
     DataError

@@ -87,6 +87,10 @@ def run_predict(
     column : str
         Name of the prediction.
 
+    Returns
+    -------
+    PredictResult
+
     Raises
     ------
     ConfigError

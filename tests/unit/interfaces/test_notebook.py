@@ -144,10 +144,10 @@ def test_what_is_saved_is_what_the_command_line_reads_and_nothing_is_overwritten
 
 
 def test_what_a_notebook_shows_is_the_promise_and_no_markup_of_the_data():
-    odd = frame().rename(columns={"price": "<b>price</b>"})
+    odd = frame(20_000).rename(columns={"price": "<b>price</b>"})
     schema = json.loads(json.dumps(SCHEMA).replace('"price"', '"<b>price</b>"'))
     release = dpagg.aggregate(
-        odd, schema=schema, privacy=PRIVACY | {"floor": {"kind": "assume", "mean_squared_residual": 9}}
+        odd, schema=schema, privacy=PRIVACY | {"floor": {"kind": "assume", "mean_squared_residual": 25}}
     )
     shown = [release, dpagg.fit(release), dpagg.plan(odd, schema=schema, privacy=PRIVACY)]
     for each in shown:
