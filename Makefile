@@ -8,12 +8,16 @@ DEMO_OUT ?= build/demo
 PYTEST_ARGS ?=
 PYTHONS ?= python3.11 python3.12 python3.13
 
-.PHONY: help install demo test test-slow lint format wheels-check clean
+.PHONY: help install demo pack test test-slow test-cluster bench lint format wheels-check clean
+.DELETE_ON_ERROR:
 
 help:
 	@echo "make demo       install, then run the example from a table to a private aggregate to a model"
 	@echo "make test       install, then run the tests (without the slow ones)"
 	@echo "make test-slow  the statistical audits and the long end-to-end runs"
+	@echo "make test-cluster  faults and leaks on a real standalone cluster on this machine"
+	@echo "make pack       what a cluster needs: build/environment.tar.gz for executors, build/dpagg.zip"
+	@echo "make bench      time the engines against Spark SQL, MLlib and numpy; table and figure in README.md"
 	@echo "make lint       ruff and mypy"
 	@echo "make wheels-check  install the wheel in a clean environment of each Python found, and use it"
 	@echo "make install    the virtual environment, Java and the Delta jars"
@@ -36,11 +40,31 @@ $(VENV)/.installed: pyproject.toml conf/constraints.txt
 demo: install
 	$(BIN)/dpagg demo --out $(DEMO_OUT)
 
+pack: build/environment.tar.gz build/dpagg.zip
+
+build/environment.tar.gz: $(VENV)/.installed conf/executors.txt
+	rm -rf build/environment
+	$(BIN)/python -m venv --without-pip build/environment
+	$(BIN)/python -m pip --python build/environment/bin/python install --quiet --disable-pip-version-check --no-deps \
+	  -c conf/constraints.txt -r conf/executors.txt
+	tar -czf $@ -C build/environment .
+
+build/dpagg.zip: $(shell find dpagg -name '*.py')
+	rm -rf build/package && mkdir -p build/package
+	tar -cf - --exclude=__pycache__ dpagg | tar -xf - -C build/package
+	cd build/package && $(abspath $(BIN))/python -m zipfile -c ../dpagg.zip dpagg
+
 test: install
-	$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not slow and not cluster" $(PYTEST_ARGS)
 
 test-slow: install
 	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
+
+test-cluster: install build/environment.tar.gz
+	$(BIN)/python -m pytest tests/cluster $(PYTEST_ARGS)
+
+bench: install
+	$(BIN)/dpagg bench --readme README.md
 
 lint: install
 	$(BIN)/ruff check .

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dpagg.config import AggregateConfig, FitConfig, PrivateFitConfig, load_config
+    from dpagg.config import AggregateConfig, FitConfig, PrivateFitConfig, TrainConfig, load_config
     from dpagg.interfaces.estimator import HessianMixingRegressor
     from dpagg.interfaces.notebook import aggregate, fit, plan
     from dpagg.interfaces.results import Fit, PlanOfRelease, Release
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from dpagg.runs.fit import run_fit
     from dpagg.runs.plan import make_plan
     from dpagg.runs.predict import run_predict
+    from dpagg.runs.train import run_train
     from dpagg.spark.session import SessionSettings, spark_session
 
 __version__ = "0.1.0"
@@ -33,6 +34,7 @@ __all__ = [
     "PrivateFitConfig",
     "Release",
     "SessionSettings",
+    "TrainConfig",
     "aggregate",
     "fit",
     "load_config",
@@ -41,6 +43,7 @@ __all__ = [
     "run_aggregate",
     "run_fit",
     "run_predict",
+    "run_train",
     "spark_session",
 ]
 
@@ -54,6 +57,7 @@ _HOMES = {
     "PrivateFitConfig": "dpagg.config",
     "Release": "dpagg.interfaces.results",
     "SessionSettings": "dpagg.spark.session",
+    "TrainConfig": "dpagg.config",
     "aggregate": "dpagg.interfaces.notebook",
     "fit": "dpagg.interfaces.notebook",
     "load_config": "dpagg.config",
@@ -62,6 +66,7 @@ _HOMES = {
     "run_aggregate": "dpagg.runs.aggregate",
     "run_fit": "dpagg.runs.fit",
     "run_predict": "dpagg.runs.predict",
+    "run_train": "dpagg.runs.train",
     "spark_session": "dpagg.spark.session",
 }
 

@@ -7,7 +7,7 @@ import json
 import logging
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -197,8 +197,31 @@ def fit(
 
 
 @app.command()
+def train(
+    config: ConfigArgument, sets: SetOption = None, as_json: JsonOption = False, verbose: VerboseOption = False
+) -> None:
+    """Train a network on a release of noisy label sums (sampled-noisy-wtd-lag)."""
+    from dpagg.config import load_config, parse_settings
+    from dpagg.runs.train import Progress, run_train
+
+    settings = load_config(config, "train", parse_settings(sets or []))
+    session = _spark(verbose)
+    with _progress_bar("training", as_json) as advance:
+
+        def report(progress: Progress) -> None:
+            best = "" if progress.best_loss is None else f", best held-out loss {progress.best_loss:.4g}"
+            done = progress.epoch * progress.num_batches + progress.batch
+            advance(f"epoch {progress.epoch + 1}{best}", done, progress.max_epochs * progress.num_batches)
+
+        result = run_train(settings, session, report=report)
+    _report(result.summary(), as_json, f"model: {result.path}")
+
+
+@app.command()
 def predict(
-    model: Annotated[Path, typer.Argument(help="Model file written by dpagg fit.", show_default=False)],
+    model: Annotated[
+        Path, typer.Argument(help="File written by dpagg fit, or folder by dpagg train.", show_default=False)
+    ],
     table: Annotated[str, typer.Argument(metavar="INPUT", help="Table with the features.", show_default=False)],
     out: Annotated[str, typer.Argument(help="New table of predictions.", show_default=False)],
     table_format: Annotated[
@@ -370,6 +393,40 @@ def audit(
     return 0 if holds else PrivacyError.exit_code
 
 
+@app.command()
+def bench(
+    rows: Annotated[int, typer.Option("--rows", min=1000, help="Rows of the table that is read.")] = 2_000_000,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="How often a pass is timed.")] = 7,
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes: that it runs, not how fast.")] = False,
+    readme: Annotated[
+        Path | None, typer.Option("--readme", help="README of a checkout to put table and figure in.")
+    ] = None,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Time the engines against Spark SQL, MLlib and numpy. Takes some minutes and 4 GB of temporary space."""
+    import tempfile
+
+    from dpagg.experiments.bench import BenchSizes, headline, run_bench
+
+    sizes = BenchSizes.quick() if quick else BenchSizes(num_rows=rows, rounds=rounds)
+    with tempfile.TemporaryDirectory() as directory:
+        result = run_bench(_spark(verbose), Path(directory), sizes, progress=not as_json)
+    if readme is not None:
+        from dpagg.experiments.bench_report import write_report
+
+        write_report(result, readme)
+    if as_json:
+        _print_json(result)
+        return
+    table = Table("ratio", "of", "")
+    for name, text, value in headline(result):
+        table.add_row(name, escape(text), f"{value:.3g}")
+    console = _console()
+    console.print(table)
+    console.print(f"load average before: {result['load_average'][0]}; figures of a busy machine mean little")
+
+
 def _numbers(text: str, option: str) -> list[float]:
     try:
         found = [float(part) for part in text.split(",") if part.strip()]
@@ -399,6 +456,20 @@ def _status(what: str, as_json: bool) -> Iterator[None]:
         return
     with console.status(what):
         yield
+
+
+@contextmanager
+def _progress_bar(what: str, as_json: bool) -> Iterator[Callable[[str, int, int], None]]:
+    """A bar on a terminal; what is yielded takes words, steps done and steps at most."""
+    console = Console(stderr=True)
+    if as_json or not console.is_terminal:
+        yield lambda words, done, most: None
+        return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    with Progress(TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), console=console) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda words, done, most: bar.update(task, description=words, completed=done, total=most)
 
 
 def _report(found: Mapping[str, Any], as_json: bool, title: str) -> None:

@@ -29,8 +29,8 @@ from scipy import optimize, stats
 
 from dpagg.accounting.calibration import largest_gaussian_mu
 from dpagg.accounting.divergence import FloatArray
-from dpagg.accounting.event import Event, require, require_count, require_nonnegative
-from dpagg.accounting.label_change import LabelChange
+from dpagg.accounting.event import require, require_count, require_nonnegative
+from dpagg.accounting.label_change import LabelChange, _LabelEvent
 from dpagg.accounting.user_aggregation import UserAggregation
 from dpagg.accounting.weighted_aggregation import WeightedAggregation, label_change
 
@@ -41,7 +41,7 @@ _SMALLEST_SHARE, _LARGEST_SHARE = 1e-5, 0.9
 
 
 @dataclass(frozen=True, kw_only=True)
-class _HiddenNoise(Event):
+class _HiddenNoise(_LabelEvent):
     """A label mechanism over all rows with label noise of a hidden level; see the module."""
 
     num_bags: int
@@ -90,15 +90,6 @@ class _HiddenNoise(Event):
     def _change(self) -> LabelChange:
         mu = math.hypot(self.growth / self.noise_std, self.gaussian_mu)
         return LabelChange(rows=self.num_bags, spread=0.0, shift=self._known.shift, mu=mu)
-
-    def _log_deltas(self, epsilon: FloatArray) -> FloatArray:
-        return self._change.log_deltas(epsilon)
-
-    def _log_delta(self, epsilon: FloatArray) -> FloatArray:
-        return self._change.log_delta(epsilon)
-
-    def _log_delta_guess(self, epsilon: FloatArray) -> FloatArray:
-        return self._change.log_delta_at_corner(epsilon)
 
 
 @dataclass(frozen=True, kw_only=True)

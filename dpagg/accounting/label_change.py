@@ -9,12 +9,14 @@ z``, whose covariance has determinant ``1 + s`` and trace ``2 + s + q``; with ei
 
 from __future__ import annotations
 
+import abc
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpagg.accounting.divergence import FloatArray, log_divergence, loss_steepness
+from dpagg.accounting.event import Event
 
 _TOLERANCE = 1e-9  # an interval whose bound passes the best exact value by less needs no further look
 _MOST_INTERVALS = 1500  # evaluations per epsilon; the bound returned is certified whenever work stops
@@ -168,6 +170,31 @@ class LabelChange:
                 forward_ok, backward_ok = high / q - 1 - tau < -error, high / q + tau < -error
             known |= inside & np.where(backward, backward_ok, forward_ok)
         return known
+
+
+class _LabelEvent(Event):
+    """An event whose worst case lies on one curve of ratios."""
+
+    label_range: float
+
+    @property
+    @abc.abstractmethod
+    def _change(self) -> LabelChange:
+        """The curve."""
+
+    def _log_deltas(self, epsilon: FloatArray) -> FloatArray:
+        return self._change.log_deltas(epsilon)
+
+    def _log_delta(self, epsilon: FloatArray) -> FloatArray:
+        return self._change.log_delta(epsilon)
+
+    def _log_delta_guess(self, epsilon: FloatArray) -> FloatArray:
+        return self._change.log_delta_at_corner(epsilon)
+
+    @property
+    def _failure(self) -> float:
+        # A label that cannot change makes both data sets equal whatever else holds.
+        return super()._failure if self.label_range > 0 else 0.0
 
 
 def _split(near: FloatArray, far: FloatArray) -> FloatArray:

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from dpagg.accounting.divergence import FloatArray
-from dpagg.accounting.event import Event, require_count, require_nonnegative, require_probability
-from dpagg.accounting.label_change import LabelChange
+from dpagg.accounting.event import require_count, require_nonnegative, require_probability
+from dpagg.accounting.label_change import LabelChange, _LabelEvent
 from dpagg.accounting.weighted_aggregation import label_change, undominated
 
 
 @dataclass(frozen=True, kw_only=True)
-class SampledAggregation(Event):
+class SampledAggregation(_LabelEvent):
     """One sum ``(X^T w, y^T w)`` a bag of ``bag_size`` rows, bags disjoint and chosen without labels.
 
     Guarantee: one label changes by at most ``label_range`` (adjacency ``change_one_label``); features and
@@ -79,16 +79,3 @@ class SampledAggregation(Event):
             floor=self.residual_floor + self.label_noise_variance,
             mu=self.gaussian_mu,
         )
-
-    def _log_deltas(self, epsilon: FloatArray) -> FloatArray:
-        return self._change.log_deltas(epsilon)
-
-    def _log_delta(self, epsilon: FloatArray) -> FloatArray:
-        return self._change.log_delta(epsilon)
-
-    def _log_delta_guess(self, epsilon: FloatArray) -> FloatArray:
-        return self._change.log_delta_at_corner(epsilon)
-
-    @property
-    def _failure(self) -> float:
-        return self.failure_probability if self.label_range > 0 else 0.0

@@ -7,13 +7,12 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from dpagg.accounting.divergence import FloatArray
-from dpagg.accounting.event import Event, require_count, require_nonnegative, require_probability
-from dpagg.accounting.label_change import LabelChange
+from dpagg.accounting.event import require_count, require_nonnegative, require_probability
+from dpagg.accounting.label_change import LabelChange, _LabelEvent
 
 
 @dataclass(frozen=True, kw_only=True)
-class UserAggregation(Event):
+class UserAggregation(_LabelEvent):
     """WTD-FLAG with all labels of one user as the protected unit (adjacency ``change_one_user_labels``).
 
     A user holds at most ``max_rows`` rows S; their labels change by Delta, ``|Delta_j| <= D``. Then
@@ -35,7 +34,8 @@ class UserAggregation(Event):
     residual_floor
         Least residual sum of squares for both data sets.
     residual_bound
-        Largest sum over a user's rows of the rows' residual bounds.
+        Largest change of the residual sum of squares, over 2 D: the sum over a user's rows of the rows' residual
+        bounds, or less where :func:`dpagg.accounting.worst_rows.worst_user` can show it.
     label_noise_variance, gaussian_mu, failure_probability
         As in :class:`WeightedAggregation`.
 
@@ -81,16 +81,3 @@ class UserAggregation(Event):
         else:
             spread, shift = growth / floor, energy / floor
         return LabelChange(rows=self.num_bags, spread=spread, shift=shift, mu=self.gaussian_mu)
-
-    def _log_deltas(self, epsilon: FloatArray) -> FloatArray:
-        return self._change.log_deltas(epsilon)
-
-    def _log_delta(self, epsilon: FloatArray) -> FloatArray:
-        return self._change.log_delta(epsilon)
-
-    def _log_delta_guess(self, epsilon: FloatArray) -> FloatArray:
-        return self._change.log_delta_at_corner(epsilon)
-
-    @property
-    def _failure(self) -> float:
-        return self.failure_probability if self.label_range > 0 else 0.0

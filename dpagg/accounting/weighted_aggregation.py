@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dpagg.accounting.divergence import FloatArray
-from dpagg.accounting.event import Event, require, require_count, require_nonnegative, require_probability
-from dpagg.accounting.label_change import LabelChange
+from dpagg.accounting.event import require, require_count, require_nonnegative, require_probability
+from dpagg.accounting.label_change import LabelChange, _LabelEvent
 
 
 def residual_bound_cauchy_schwarz(leverage: ArrayLike, num_rows: int, half_range: float) -> FloatArray:
@@ -83,7 +83,7 @@ def worst_label_shift(leverage: ArrayLike, residual_bound: ArrayLike, label_rang
 
 
 @dataclass(frozen=True, kw_only=True)
-class WeightedAggregation(Event):
+class WeightedAggregation(_LabelEvent):
     """``num_bags`` sums ``(X^T w, y^T w)`` of all rows with secret weights ``w ~ N(0, I)``.
 
     Guarantee: one label changes by at most ``label_range`` (adjacency ``change_one_label``); features, rows
@@ -152,20 +152,6 @@ class WeightedAggregation(Event):
             floor=self.residual_floor + self.label_noise_variance,
             mu=self.gaussian_mu,
         )
-
-    def _log_deltas(self, epsilon: FloatArray) -> FloatArray:
-        return self._change.log_deltas(epsilon)
-
-    def _log_delta(self, epsilon: FloatArray) -> FloatArray:
-        return self._change.log_delta(epsilon)
-
-    def _log_delta_guess(self, epsilon: FloatArray) -> FloatArray:
-        return self._change.log_delta_at_corner(epsilon)
-
-    @property
-    def _failure(self) -> float:
-        # A label that cannot change makes both data sets equal whatever else holds.
-        return self.failure_probability if self.label_range > 0 else 0.0
 
 
 def label_change(

@@ -47,11 +47,22 @@ def worst_rows(
     return leverage, residual_bound_cauchy_schwarz(leverage, num_rows, half_range)
 
 
-def worst_user(largest_leverage: float, max_rows: int, num_rows: int, half_range: float) -> float:
-    """Return the largest sum of residual bounds over the rows of one user.
+def worst_user(largest_leverage: float, max_rows: int, num_rows: int, half_range: float, label_range: float) -> float:
+    """Return a bound of the change of the residual sum of squares by one user, over 2 D.
 
-    The Cauchy-Schwarz bound e(h) is concave and not negative, so g rows with leverages that sum to H have a sum of at
-    most g e(H / g), and rows that a user lacks only add to it. It grows up to h = (1 - 1 / sqrt(n)) / 2.
+    The smallest of three bounds for a user with rows S, at most g, labels that change by Delta, residuals e' in the
+    data set of the larger sum, and ``l = lambda_max(H_SS)``, which the sum H of the rows' leverages bounds.
+
+    - The change is ``2 Delta^T e' - Delta^T (I - H_SS) Delta``, so at most 2 D times the sum of the rows' bounds. The
+      Cauchy-Schwarz bound e(h) of one row is concave, grows up to ``h = (1 - 1 / sqrt(n)) / 2`` and isn't negative:
+      the sum is at most g e(H / g), and rows that a user lacks only add to it.
+    - The quadratic part is at least ``(1 - l) |Delta|^2``. A row adds at most ``t (2 e - t (1 - l))``, 0 <= t <= D,
+      hence at most ``2 D max(e, c) - D^2 (1 - l)`` with ``c = D (1 - l)``. If j rows have e over c, their sum is at
+      most ``j e(H / j)``, and that of the others ``(g - j) c``; the largest over j is taken.
+    - With M = I - H the change is ``y'^T M y' - y^T M y``, in which rows outside S meet Delta only:
+      ``y_S'^T M_SS y_S' - y_S^T M_SS y_S - 2 Delta^T H_SR y_R``. The first term is at most ``g B^2``, the second is not
+      positive, and as ``H_SR H_RS = H_SS - H_SS^2`` the third is at most
+      ``2 D sqrt(g) B sqrt(n - g) sqrt(l (1 - l))``.
 
     Parameters
     ----------
@@ -62,13 +73,23 @@ def worst_user(largest_leverage: float, max_rows: int, num_rows: int, half_range
     num_rows : int
         n.
     half_range : float
-        B, the largest size of a label as it is summed.
+        B, the largest size of a label as it is summed; at least half of `label_range`.
+    label_range : float
+        D.
 
     Returns
     -------
     float
-        In units of the label.
+        In units of the label; what `UserAggregation` takes as its residual bound.
     """
     peak = 0.5 * (1.0 - 1.0 / math.sqrt(num_rows))
-    leverage = min(largest_leverage / max_rows, peak)
-    return max_rows * float(residual_bound_cauchy_schwarz(leverage, num_rows, half_range))
+    eigenvalue = min(largest_leverage, 1.0)
+    over = np.arange(1, max_rows + 1)
+    sums = over * residual_bound_cauchy_schwarz(np.minimum(largest_leverage / over, peak), num_rows, half_range)
+    least = label_range * (1.0 - eigenvalue)
+    largest = max(float((sums + (max_rows - over) * least).max()), max_rows * least)
+    block = min(eigenvalue, 0.5)
+    rows = min(max_rows, num_rows / 2)
+    across = half_range * math.sqrt(rows * (num_rows - rows) * block * (1.0 - block))
+    whole = max_rows * half_range**2 / (2.0 * label_range) + across if label_range > 0 else math.inf
+    return min(float(sums[-1]), largest - max_rows * least / 2.0, whole)

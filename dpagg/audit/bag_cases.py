@@ -67,10 +67,11 @@ def noisy_label_aggregation(
     acceptance: float | None = None,
     range_factor: float = 1.0,
 ) -> Case:
-    """Sampled-Noisy-WTD-LAg with the least noise that meets (epsilon, delta); the changed label has no noise.
+    """Sampled-Noisy-WTD-LAg with the least noise that meets (epsilon, delta); the label of the worst row changes.
 
-    With an `acceptance` weights are drawn again until they meet the cap that this share of the draws meets. The claim
-    is then that of the row with the largest weight, whichever that will be; the pair is about one row.
+    That row is one without noise where weights are drawn once. With an `acceptance` they are drawn again until they
+    meet the cap that this share of the draws meets, and a noised row is worse: with all weights under the cap, those of
+    noised rows, which make up the norm, come closer to it.
     """
     label_range = LABEL_UPPER - LABEL_LOWER
     num_noised = math.floor(round(noised_fraction * bag_size, 9))
@@ -91,7 +92,8 @@ def noisy_label_aggregation(
     kernel = NoisyLabels(num_noised, noise_std, cap)
     before, after = np.full(bag_size, LABEL_UPPER), np.full(bag_size, LABEL_UPPER)
     # Rows that get noise come first, so the last one has none and hides behind the others' noise alone.
-    after[-1] -= range_factor * label_range
+    after[-1 if cap is None else 0] -= range_factor * label_range
+    changed = "another one" if cap is None else "one of these"
 
     def draw(labels: FloatArray, count: int, secret: Secret, release_id: str) -> tuple[FloatArray, FloatArray]:
         return kernel.draw(np.tile(labels, (count, 1)), _streams(secret, release_id, count))
@@ -115,7 +117,7 @@ def noisy_label_aggregation(
 
     return Case(
         name="sampled-noisy-wtd-lag/any-weights" if cap is None else "sampled-noisy-wtd-lag/capped",
-        inputs=f"one bag of {bag_size} rows, {num_noised} of them with noise; the label of another one moves",
+        inputs=f"one bag of {bag_size} rows, {num_noised} of them with noise; the label of {changed} moves",
         event=event(noise_std),
         pair=(before, after),
         draw=draw,

@@ -186,7 +186,7 @@ def user_aggregation(
         max_rows=2,
         leverage=2 / num_rows,
         residual_floor=0.0,
-        residual_bound=worst_user(2 / num_rows, 2, num_rows, label_range / 2),
+        residual_bound=worst_user(2 / num_rows, 2, num_rows, label_range / 2, label_range),
     )
     event = with_least_label_noise(bare, epsilon=epsilon, delta=delta)
     inputs = (

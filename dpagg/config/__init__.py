@@ -33,6 +33,7 @@ from dpagg.config.models import (
     UnweightedSumsConfig,
     WtdFlagConfig,
 )
+from dpagg.config.training import NetworkConfig, TrainConfig, TrainingConfig
 
 __all__ = [
     "AdaSSPConfig",
@@ -52,6 +53,7 @@ __all__ = [
     "LabelGaussianConfig",
     "LeastSquaresConfig",
     "LinearMixingConfig",
+    "NetworkConfig",
     "NoiseFloorConfig",
     "NumericConfig",
     "OutputConfig",
@@ -66,6 +68,8 @@ __all__ = [
     "SampledWtdFlagConfig",
     "SchemaConfig",
     "SolverConfig",
+    "TrainConfig",
+    "TrainingConfig",
     "UnitConfig",
     "UnweightedSumsConfig",
     "WtdFlagConfig",

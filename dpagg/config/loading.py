@@ -14,12 +14,14 @@ from pydantic_core import ErrorDetails
 
 from dpagg.config.fitting import SOLVERS, PrivateFitConfig
 from dpagg.config.models import AggregateConfig, FitConfig
+from dpagg.config.training import TrainConfig
 from dpagg.config.wording import dotted, nearest, shown, suggestion
 from dpagg.errors import ConfigError
 
 M = TypeVar("M", bound=BaseModel)
-Kind: TypeAlias = Literal["aggregate", "fit"]
+Kind: TypeAlias = Literal["aggregate", "fit", "train"]
 AnyFitConfig: TypeAlias = FitConfig | PrivateFitConfig
+AnyConfig: TypeAlias = AggregateConfig | AnyFitConfig | TrainConfig
 
 # Only a fit of a table has these sections.
 _OF_A_TABLE = ("input", "schema", "privacy", "mechanism")
@@ -33,9 +35,9 @@ def load_config(
 ) -> AggregateConfig: ...
 @overload
 def load_config(path: str | Path, kind: Literal["fit"], settings: Mapping[str, str] | None = None) -> AnyFitConfig: ...
-def load_config(
-    path: str | Path, kind: Kind, settings: Mapping[str, str] | None = None
-) -> AggregateConfig | AnyFitConfig:
+@overload
+def load_config(path: str | Path, kind: Literal["train"], settings: Mapping[str, str] | None = None) -> TrainConfig: ...
+def load_config(path: str | Path, kind: Kind, settings: Mapping[str, str] | None = None) -> AnyConfig:
     """Read a configuration file.
 
     ``${NAME}`` in a value becomes ``settings[NAME]``, else the environment variable of that name.
@@ -91,8 +93,10 @@ def parse_config(content: object, kind: Literal["aggregate"]) -> AggregateConfig
 @overload
 def parse_config(content: object, kind: Literal["fit"]) -> AnyFitConfig: ...
 @overload
-def parse_config(content: object, kind: Kind) -> AggregateConfig | AnyFitConfig: ...
-def parse_config(content: object, kind: Kind) -> AggregateConfig | AnyFitConfig:
+def parse_config(content: object, kind: Literal["train"]) -> TrainConfig: ...
+@overload
+def parse_config(content: object, kind: Kind) -> AnyConfig: ...
+def parse_config(content: object, kind: Kind) -> AnyConfig:
     """Validate a configuration given as nested mappings; a fit is one of a release or one of a table.
 
     Raises
@@ -105,7 +109,7 @@ def parse_config(content: object, kind: Kind) -> AggregateConfig | AnyFitConfig:
             f"the configuration is {shown(content)}, expected a mapping of sections",
             remedy=f"Known here: {', '.join(_keys(_models(kind)))}.",
         )
-    model = _models(kind)[0]
+    model: type[AnyConfig] = _models(kind)[0]
     if kind == "fit" and any(name in content for name in _OF_A_TABLE):
         model = PrivateFitConfig
     return validated(content, model)
@@ -119,8 +123,13 @@ def validated(content: object, model: type[M]) -> M:
         raise _converted(error, model) from None
 
 
-def _models(kind: Kind) -> list[type[AggregateConfig] | type[FitConfig] | type[PrivateFitConfig]]:
-    return [AggregateConfig] if kind == "aggregate" else [FitConfig, PrivateFitConfig]
+def _models(kind: Kind) -> list[type[AnyConfig]]:
+    models: dict[Kind, list[type[AnyConfig]]] = {
+        "aggregate": [AggregateConfig],
+        "fit": [FitConfig, PrivateFitConfig],
+        "train": [TrainConfig],
+    }
+    return models[kind]
 
 
 def parse_settings(pairs: Iterable[str]) -> dict[str, str]:

@@ -188,7 +188,6 @@ class PerformanceConfig(Model):
 
     engine: Literal["auto", "rows", "factor"] = "auto"
     num_partitions: Count | None = None
-    tile_rows: Count = 4096
 
 
 class AggregateConfig(Config):

@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -22,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpagg.config import parse_config
+from dpagg.experiments.measuring import PeakMemory, processor_seconds
 from dpagg.kernels.bags import BagLayout, Ranking
 from dpagg.kernels.rows import RowRule
 from dpagg.kernels.streams import Secret
@@ -31,66 +30,6 @@ from dpagg.spark.session import SessionSettings, spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-
-def processor_seconds() -> float:
-    """Return the processor seconds of this process and all its descendants, ended ones included (Linux)."""
-    parents: dict[int, int] = {}
-    used: dict[int, float] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:  # it ended meanwhile
-            continue
-        process = int(stat.parent.name)
-        parents[process] = int(fields[1])
-        used[process] = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
-    return sum(seconds for process, seconds in used.items() if _descends(process, os.getpid(), parents))
-
-
-def _descends(process: int, ancestor: int, parents: dict[int, int]) -> bool:
-    while process in parents and process != ancestor:
-        process = parents[process]
-    return process == ancestor
-
-
-class PeakMemory:
-    """Largest resident memory of the child processes, looked at ten times a second (Linux)."""
-
-    def __init__(self) -> None:
-        self.jvm, self.worker = 0, 0
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-
-    def __enter__(self) -> PeakMemory:
-        """Begin to look."""
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Stop looking."""
-        self._stop.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._stop.wait(0.1):
-            parents: dict[int, int] = {}
-            sizes: dict[int, tuple[str, int]] = {}
-            for status in Path("/proc").glob("[0-9]*/status"):
-                try:
-                    fields = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)
-                except OSError:
-                    continue
-                process = int(status.parent.name)
-                parents[process] = int(fields["PPid"])
-                sizes[process] = (fields["Name"].strip(), int(fields.get("VmRSS", "0 kB").split()[0]) << 10)
-            for process, (name, size) in sizes.items():
-                if process == os.getpid() or not _descends(process, os.getpid(), parents):
-                    continue
-                if name == "java":
-                    self.jvm = max(self.jvm, size)
-                elif name.startswith("python"):
-                    self.worker = max(self.worker, size)
 
 
 def settings(table: Path, out: Path, num_columns: int, bag_size: int, num_bags: int) -> dict[str, Any]:

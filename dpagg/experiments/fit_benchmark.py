@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpagg.config import PrivateFitConfig, parse_config
-from dpagg.experiments.bags_benchmark import PeakMemory
+from dpagg.experiments.measuring import PeakMemory
 from dpagg.runs.private_fit import run_private_fit
 from dpagg.spark.mllib import mllib_least_squares
 from dpagg.spark.session import SessionSettings, spark_session

@@ -269,10 +269,11 @@ def _aggregate_in_memory(df: Any, config: HeldAggregateConfig, insecure_seed: in
 
 
 def _fit_release(release: Release, method: LeastSquaresConfig | BoundedLeastSquaresConfig, path: str | None) -> Fit:
-    from dpagg.runs.fit import model_of_release, read_factor, release_schema
+    from dpagg.runs.fit import RELEASES, model_of_release, read_factor
+    from dpagg.runs.release_schema import release_schema
 
     certificate = release.certificate
-    schema = release_schema(certificate)
+    schema = release_schema(certificate, RELEASES)
     if is_spark(release.table):
         factor, num_bags, row_variance = read_factor(release.table.sparkSession, str(release.path), certificate)
     else:

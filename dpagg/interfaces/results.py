@@ -162,7 +162,7 @@ class Fit:
             from dpagg.spark.reading import normalise
 
             rows = normalise(df, self.model.schema, row_id, with_label=False)
-            return predictions(rows, self.model.schema, self.model.coefficients, row_id=row_id, column=column)
+            return predictions(rows, self.model.schema, self.model.predict, row_id=row_id, column=column)
         from dpagg.local.rows import LocalRows
 
         found: NDArray[np.float64] = LocalRows.of(df, self.model.schema, with_label=False).predictions(

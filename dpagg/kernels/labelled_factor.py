@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 # As in `dpagg.kernels.factor`: a tile and its factor stay in the second-level cache.
-_TILE_ROWS = 4096
+_TILE_ROWS = 2048
 
 
 @dataclass(frozen=True, eq=False)

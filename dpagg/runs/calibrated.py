@@ -167,5 +167,5 @@ def _bare_event(
         max_rows=unit.max_rows,
         leverage=largest_unit,
         residual_floor=0.0,
-        residual_bound=worst_user(largest_unit, unit.max_rows, summary.num_rows, rule.label_magnitude),
+        residual_bound=worst_user(largest_unit, unit.max_rows, summary.num_rows, rule.label_magnitude, label_range),
     )

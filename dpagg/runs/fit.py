@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Mapping
 from functools import partial
@@ -10,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ValidationError
 
 import dpagg
-from dpagg.config import BoundedLeastSquaresConfig, FitConfig, LeastSquaresConfig, PrivateFitConfig, SchemaConfig
+from dpagg.config import BoundedLeastSquaresConfig, FitConfig, LeastSquaresConfig, PrivateFitConfig
 from dpagg.errors import ConfigError, DataError
 from dpagg.kernels.schema import Schema
 from dpagg.regression.least_squares import LinearFit, fit_bounded_least_squares, fit_least_squares
@@ -21,32 +19,21 @@ from dpagg.regression.model import LinearModel
 from dpagg.runs.bag_fit import of_disjoint_bags, read_noisy_bags
 from dpagg.runs.model_file import FitResult, earlier_model, local_path, write_model
 from dpagg.runs.private_fit import run_private_fit
+from dpagg.runs.release_schema import carried_facts, release_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["FitResult", "model_of_release", "read_factor", "release_schema", "run_fit"]
+__all__ = ["RELEASES", "FitResult", "model_of_release", "read_factor", "run_fit"]
 
 _LOG = logging.getLogger(__name__)
 
 _NOISY_LABELS = "sampled-noisy-wtd-lag"
 _DISJOINT = ("sampled-wtd-flag", _NOISY_LABELS)
-_MECHANISMS = ("wtd-flag", *_DISJOINT)
+RELEASES = ("wtd-flag", *_DISJOINT)
 # A task's partial results merge in the order they arrive, so a rerun differs in the last bits. Two draws
 # differ by about a standard error.
 _SAME_MODEL = 1e-6
-_FROM_CERTIFICATE = (
-    "release_id",
-    "mechanism",
-    "adjacency",
-    "private",
-    "epsilon",
-    "delta",
-    "label_noise_variance",
-    "input_version",
-    "config_digest",
-    "code_version",
-)
 
 
 def run_fit(
@@ -87,7 +74,7 @@ def run_fit(
     from dpagg.spark.delta import read_certificate
 
     certificate = read_certificate(spark, config.release.path)
-    schema = release_schema(certificate)
+    schema = release_schema(certificate, RELEASES)
     target = local_path(config.output.path)
     earlier = earlier_model(target)
     factor, num_bags, row_variance = read_factor(spark, config.release.path, certificate)
@@ -122,7 +109,7 @@ def model_of_release(
     certificate : mapping
         Of the release.
     schema : Schema
-        As `release_schema` returns it.
+        As `dpagg.runs.release_schema.release_schema` returns it.
     factor : ndarray, shape (d + 1, d + 1)
         Of features and label of all bags.
     num_bags : int
@@ -149,7 +136,7 @@ def model_of_release(
         num_rows=int(certificate["num_rows"]),
         label_noise_variance=float(certificate["label_noise_variance"]),
         details={"method": method.name, "code_version": dpagg.__version__},
-        release={name: certificate[name] for name in _FROM_CERTIFICATE},
+        release=carried_facts(certificate),
     )
     if certificate["mechanism"] not in _DISJOINT:
         return model
@@ -160,38 +147,11 @@ def model_of_release(
     return of_disjoint_bags(model, row_variance)
 
 
-def release_schema(certificate: Mapping[str, Any]) -> Schema:
-    """Return the schema of a release, checked against the columns that its certificate lists."""
-    mechanism = certificate.get("mechanism")
-    if mechanism not in _MECHANISMS:
-        raise ConfigError(
-            f"the release is of mechanism {mechanism!r}, expected one of {', '.join(_MECHANISMS)}",
-            path="release.path",
-            remedy=f"Give a release made with mechanism.name: {_MECHANISMS[0]}.",
-        )
-    absent = [name for name in (*_FROM_CERTIFICATE, "num_bags", "num_rows") if name not in certificate]
-    try:
-        schema = SchemaConfig.model_validate(certificate["schema"]).to_kernel()
-        described = [dataclasses.asdict(column) for column in schema.columns]
-    except (KeyError, ValidationError) as error:
-        raise _unknown_certificate() from error
-    if absent or described != certificate.get("columns"):
-        raise _unknown_certificate()
-    return schema
-
-
-def _unknown_certificate() -> DataError:
-    return DataError(
-        "the certificate of the release does not describe its columns as this dpagg does",
-        path="release.path",
-        remedy="Fit with the dpagg that made the release (code_version in its certificate).",
-    )
-
-
 def read_factor(
     spark: SparkSession, path: str, certificate: Mapping[str, Any]
 ) -> tuple[NDArray[np.float64], int, float | None]:
     """Return factor, number of bags and, where the fit needs it already, the residual variance of a row."""
+    from dpagg.spark.delta import pinned_release
     from dpagg.spark.engines import spark_faults, table_factor
     from dpagg.spark.noisy_bags import noisy_bag_factor
 
@@ -199,7 +159,7 @@ def read_factor(
     if certificate["mechanism"] == _NOISY_LABELS:
         expected = {"features": "array<array<double>>", "weights": "array<double>", "label": "double"}
     with spark_faults():
-        table = spark.read.format("delta").load(path)
+        table = pinned_release(spark, path)
         types = dict(table.dtypes)
     if any(types.get(name) != kind for name, kind in expected.items()):
         raise DataError(

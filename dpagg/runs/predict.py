@@ -12,6 +12,7 @@ from dpagg.config import InputConfig
 from dpagg.errors import ConfigError, DataError, EnvironmentFault
 from dpagg.regression.model import LinearModel
 from dpagg.runs.model_file import earlier_model
+from dpagg.runs.network_model import NetworkModel, read_network
 from dpagg.spark.predicting import exists, predictions, stored_format, write_new
 from dpagg.spark.reading import normalise, read_table
 
@@ -34,14 +35,14 @@ class PredictResult:
         Of the new table.
     columns : tuple of str
         Its columns.
-    model : LinearModel
+    model : LinearModel or NetworkModel
         What predicted.
     """
 
     path: str
     format: str
     columns: tuple[str, ...]
-    model: LinearModel
+    model: LinearModel | NetworkModel
 
     def summary(self) -> dict[str, Any]:
         """Return what a person or a scheduler wants to know, as plain JSON values."""
@@ -75,7 +76,7 @@ def run_predict(
     spark : SparkSession
         With Delta.
     model_file : Path
-        Written by `dpagg fit`.
+        Written by `dpagg fit`, or the folder written by `dpagg train`.
     table, out : str
         Paths of the input and of the new table.
     table_format : str, optional
@@ -117,16 +118,23 @@ def run_predict(
         raise ConfigError(f"{table!r} is given, expected a path", path="INPUT") from None
     read = read_table(spark, source)
     rows = normalise(read.df, model.schema, row_id, with_label=False)
-    found = predictions(rows, model.schema, model.coefficients, row_id=row_id, column=column)
+    predict = model.network if isinstance(model, NetworkModel) else model.predict
+    found = predictions(rows, model.schema, predict, row_id=row_id, column=column)
     write_new(found, out, out_format)
     return PredictResult(out, out_format, tuple(found.columns), model)
 
 
-def _model(file: Path) -> LinearModel:
+def _model(file: Path) -> LinearModel | NetworkModel:
+    wanted = "Give a file written by dpagg fit, or a folder written by dpagg train."
+    if file.is_dir():
+        trained = read_network(file)
+        if trained is None:
+            raise DataError(f"there is no finished model in {file}", remedy=wanted)
+        return trained
     try:
         model = earlier_model(file)
     except (ConfigError, EnvironmentFault):
-        raise DataError(f"{file} is not a model of this version", remedy="Give a file written by dpagg fit.") from None
+        raise DataError(f"{file} is not a model of this version", remedy=wanted) from None
     if model is None:
-        raise DataError(f"there is no model at {file}", remedy="Give a file written by dpagg fit.")
+        raise DataError(f"there is no model at {file}", remedy=wanted)
     return model

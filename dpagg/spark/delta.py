@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
 import numpy as np
@@ -24,10 +27,15 @@ from dpagg.spark.files import (
     read_text,
     remove,
     remove_abandoned,
+    remove_unlisted,
     staging_path,
 )
 from dpagg.spark.files import qualified as _qualified
 from dpagg.spark.files import write_text as _write_text
+
+_LOG = logging.getLogger(__name__)
+# A task that was told to end does so within a few seconds, unless its machine hangs.
+_TASKS_END_SECONDS = 60.0
 
 CERTIFICATE_PROPERTY = "dpagg.certificate"
 # The underscore keeps VACUUM from removing the file and readers from taking it for data.
@@ -58,11 +66,31 @@ def drawn_bags(spark: SparkSession, finish: Finish, sums: NDArray[np.float64] | 
     return spark.range(0, finish.num_chunks, 1, parallel).mapInArrow(cast(Any, draw), _SPARK_SCHEMA)
 
 
-def publish(df: DataFrame, path: str, certificate: dict[str, Any], comments: dict[str, str]) -> None:
+def publish(
+    df: DataFrame,
+    path: str,
+    certificate: dict[str, Any],
+    comments: dict[str, str],
+    confirm: Callable[[], None] | None = None,
+) -> None:
     """Write the release to a new Delta table at `path`, certificate in its properties and beside its data.
 
     Everything is written to a folder of this run's own beside the path and moved there at once, so that a release is
-    complete or absent, and of two runs with one path one keeps nothing.
+    complete or absent, and of two runs with one path one keeps nothing. Files of tasks that failed, or ran twice, are
+    removed first: Delta's log does not list them, but whoever reads the folder as Parquet would take them for rows.
+
+    Parameters
+    ----------
+    df : DataFrame
+        Rows of the release; where they are drawn from the input as they are written, `confirm` is needed.
+    path : str
+        Where nothing is yet.
+    certificate : dict
+        Of the release.
+    comments : dict
+        Of each column.
+    confirm : callable, optional
+        Called when every row is written and nothing is visible yet; what it raises keeps it so.
 
     Raises
     ------
@@ -80,11 +108,41 @@ def publish(df: DataFrame, path: str, certificate: dict[str, Any], comments: dic
         with spark_faults("while the release was written", path="output.path"):
             table = staging.replace("`", "``")
             writer = commented.writeTo(f"delta.`{table}`").using("delta")
-            writer.tableProperty(CERTIFICATE_PROPERTY, text).create()
+            with _tasks_ended(spark):
+                writer.tableProperty(CERTIFICATE_PROPERTY, text).create()
+            remove_unlisted(spark, staging, spark.read.format("delta").load(staging).inputFiles(), ".parquet")
             _write_text(spark, f"{staging}/{CERTIFICATE_FILE}", text)
+        if confirm is not None:
+            confirm()
         move_new(spark, staging, target, path)
     finally:
         remove(spark, staging)
+
+
+@contextmanager
+def _tasks_ended(spark: SparkSession) -> Iterator[None]:
+    """Wait at the end for the tasks of jobs that were begun within: a copy that lost a race may still be writing."""
+    context = spark.sparkContext
+    tracker, group = context.statusTracker(), context.getLocalProperty("spark.jobGroup.id")
+    earlier = set(tracker.getJobIdsForGroup(group))
+    yield
+    jobs = [tracker.getJobInfo(job) for job in set(tracker.getJobIdsForGroup(group)) - earlier]
+    stages = [stage for job in jobs if job is not None for stage in job.stageIds]
+    end = time.monotonic() + _TASKS_END_SECONDS
+    while any((found := tracker.getStageInfo(stage)) is not None and found.numActiveTasks for stage in stages):
+        if time.monotonic() > end:
+            _LOG.warning("a task that was told to end still runs; it may leave a file with a second copy of some rows")
+            return
+        time.sleep(0.1)
+
+
+def pinned_release(spark: SparkSession, path: str) -> DataFrame:
+    """Return the rows of the release at `path` in the version that it has now, however often they are read."""
+    table = f"delta.`{_qualified(spark, path).replace('`', '``')}`"
+    latest = spark.sql(f"DESCRIBE HISTORY {table} LIMIT 1").select("version").first()
+    if latest is None:
+        raise DataError(f"no Delta table at {path}", remedy="Give the output path of an aggregate run.")
+    return spark.read.format("delta").option("versionAsOf", int(latest["version"])).load(path)
 
 
 def check_output(spark: SparkSession, path: str) -> None:

@@ -36,6 +36,10 @@ from dpagg.spark.reading import UNIT_COLUMN, quoted
 
 # Above this size the sums of one task would crowd out the task itself; the factor engine has no such term.
 _LARGEST_SUMS_BYTES = 1 << 30
+# States that the driver may hold at once.
+_DRIVER_BYTES = 32 << 20
+# A state without arrays.
+_SUMMARY_BYTES = 1 << 10
 _BAG = "__dpagg_bag"
 
 
@@ -51,12 +55,13 @@ U = TypeVar("U")
 
 def feature_pass(df: DataFrame, rule: RowRule) -> FactorPass:
     """Return the factor of X (width r) and a summary; no label is read."""
-    return tree_merge(df, lambda batches: add_features(batches, rule))
+    width = rule.num_coordinates
+    return tree_merge(df, lambda batches: add_features(batches, rule), _SUMMARY_BYTES + 8 * width**2)
 
 
 def summary_pass(df: DataFrame, rule: RowRule) -> RowSummary:
     """Return counts and the largest leverage of the rows that take part; no label is read."""
-    return tree_merge(df, lambda batches: add_summary(batches, rule))
+    return tree_merge(df, lambda batches: add_summary(batches, rule), _SUMMARY_BYTES)
 
 
 def unit_pass(df: DataFrame, rule: RowRule) -> float:
@@ -78,7 +83,8 @@ def unit_pass(df: DataFrame, rule: RowRule) -> float:
 
 def labelled_pass(df: DataFrame, rule: RowRule) -> MomentsPass:
     """Return what the factor engine needs of the labels. It isn't private: keep it in memory."""
-    return tree_merge(df, lambda batches: add_labelled(batches, rule))
+    rank = rule.num_coordinates
+    return tree_merge(df, lambda batches: add_labelled(batches, rule), _SUMMARY_BYTES + 8 * rank)
 
 
 def weighted_sums_pass(
@@ -111,7 +117,7 @@ def weighted_sums_pass(
             raise RuntimeError("weights are drawn inside a Spark task only")
         return add_weighted_sums(batches, rule, num_bags, secret.stream(release_id, "weights", context.partitionId()))
 
-    return tree_merge(placed, partial)
+    return tree_merge(placed, partial, _SUMMARY_BYTES + 8 * num_bags * width)
 
 
 def plain_sums_pass(df: DataFrame, rule: RowRule, *, row_id: str, num_bags: int) -> SumsPass:
@@ -133,24 +139,65 @@ def table_factor(
 def map_in_arrow(
     df: DataFrame, function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], schema: str
 ) -> DataFrame:
-    """Return ``df.mapInArrow(function, schema)`` for any names of columns: Spark's own stumbles over a dot in one."""
+    """Return ``df.mapInArrow(function, schema)`` for any names of columns: Spark's own stumbles over a dot in one.
+
+    Columns of doubles travel as one array a row, which the function does not see: Spark moves a cell of a column at
+    several times the cost of an element of an array.
+    """
     names = df.columns
+    numbers = [position for position, (_, kind) in enumerate(df.dtypes) if kind == "double"]
+    plain = df.toDF(*(f"c{position}" for position in range(len(names))))
+    if len(numbers) > 1:
+        others = [f"c{position}" for position in range(len(names)) if position not in numbers]
+        plain = plain.select(*others, F.array(*(f"c{position}" for position in numbers)).alias("numbers"))
+    else:
+        numbers = []
 
     def renamed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return function(batch.rename_columns(names) for batch in batches)
+        return function(_unpacked(batch, names, numbers) for batch in batches)
 
-    return df.toDF(*(f"c{position}" for position in range(len(names)))).mapInArrow(cast(Any, renamed), schema)
+    return plain.mapInArrow(cast(Any, renamed), schema)
 
 
-def tree_merge(df: DataFrame, partial: Callable[[Iterator[pa.RecordBatch]], M]) -> M:
-    """Run `partial` once a partition and merge the results up a tree: any commutative monoid of kernels."""
+def _unpacked(batch: pa.RecordBatch, names: list[str], numbers: list[int]) -> pa.RecordBatch:
+    """Take the last column apart into those at the positions of `numbers`."""
+    if not numbers:
+        return batch.rename_columns(names)
+    cells = batch.column(batch.num_columns - 1).flatten()
+    by_column = np.ascontiguousarray(cells.to_numpy(zero_copy_only=False).reshape(-1, len(numbers)).T)
+    missing = None
+    if cells.null_count:
+        missing = cells.is_null().to_numpy(zero_copy_only=False).reshape(-1, len(numbers)).T
+    columns = batch.columns[:-1]
+    for number, position in enumerate(numbers):
+        column = pa.array(by_column[number], mask=None if missing is None else missing[number])
+        columns.insert(position, column)
+    return pa.RecordBatch.from_arrays(columns, names=names)
+
+
+def tree_merge(
+    df: DataFrame, partial: Callable[[Iterator[pa.RecordBatch]], M], state_bytes: int = _LARGEST_SUMS_BYTES
+) -> M:
+    """Run `partial` once a partition and merge the results: any commutative monoid of kernels.
+
+    Where all states together are small, by `state_bytes` for one of them, the driver merges them in the order of the
+    partitions: it spares a pass through other Python workers, most of the start-up of a pass. Else they go up a tree.
+    """
 
     def states(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pydict({"state": [pickle.dumps(guarded(partial, iter(batches)))]})
 
+    merged: M | None
     with spark_faults():
-        rdd = map_in_arrow(df, states, "state binary").rdd
-        merged = merge_up(rdd.map(lambda row: pickle.loads(row.state)), lambda left, right: left.merge(right))
+        found = map_in_arrow(df, states, "state binary")
+        rdd = found.rdd
+        if rdd.getNumPartitions() * state_bytes <= _DRIVER_BYTES:
+            merged = None
+            for row in found.collect():
+                state = pickle.loads(row.state)
+                merged = state if merged is None else merged.merge(state)
+        else:
+            merged = merge_up(rdd.map(lambda row: pickle.loads(row.state)), lambda left, right: left.merge(right))
     return merged if merged is not None else partial(iter(()))
 
 
@@ -202,7 +249,14 @@ class spark_faults:
         text = str(error)
         if any(word in text for word in _UNREADABLE):
             raise DataError(
-                f"an input file can't be read {self._when}", path="input.path", remedy="Is one cut short or damaged?"
+                f"an input file can't be read {self._when}",
+                path="input.path",
+                remedy="Was it replaced or removed meanwhile, or is it cut short or damaged? Nothing was published.",
+            ) from None
+        if any(word in text for word in _WRONG_PYTHON):
+            raise EnvironmentFault(
+                "the executors' Python lacks a package that dpagg needs, or is of another version than the driver's",
+                remedy="Give executors the packed environment of `make pack`: see jobs/README.md.",
             ) from None
         full = "No space left on device" in text
         raise EnvironmentFault(
@@ -217,6 +271,9 @@ class spark_faults:
 
 # What Spark, Hadoop and Parquet say of a damaged file.
 _UNREADABLE = ("FAILED_READ_FILE", "CANNOT_READ_FILE_FOOTER", "Unexpected end of input stream", "ZipException")
+
+# What Python and PySpark say where the worker isn't made as the driver is.
+_WRONG_PYTHON = ("ModuleNotFoundError: ", "PACKAGE_NOT_INSTALLED", "PYTHON_VERSION_MISMATCH")
 
 
 def _kind(error: Exception) -> str:

@@ -6,6 +6,7 @@ import errno
 import os
 import secrets
 import socket
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, cast
 
@@ -104,6 +105,15 @@ def remove(spark: SparkSession, path: str) -> None:
     """Remove a folder of this run, if it is still there."""
     with suppress(Py4JError):
         file_system(spark, path).delete(hadoop_path(spark, path), True)
+
+
+def remove_unlisted(spark: SparkSession, folder: str, listed: Iterable[str], ending: str) -> None:
+    """Remove the files directly in a folder whose name has this ending and is not the name of one of those listed."""
+    files, names = file_system(spark, folder), {each.rpartition("/")[2] for each in listed}
+    for status in files.listStatus(hadoop_path(spark, folder)):
+        name = str(status.getPath().getName())
+        if name.endswith(ending) and name not in names:
+            files.delete(status.getPath(), False)
 
 
 def move_new(spark: SparkSession, source: str, target: str, shown: str) -> None:

@@ -1,8 +1,8 @@
-"""A linear model over a table of any size."""
+"""A model over a table of any size."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import numpy as np
@@ -34,7 +34,12 @@ _SPECIAL = " ,;{}()\n\t="
 
 
 def predictions(
-    df: DataFrame, schema: Schema, coefficients: NDArray[np.float64], *, row_id: str | None, column: str
+    df: DataFrame,
+    schema: Schema,
+    model: Callable[[NDArray[np.float64]], NDArray[np.float64]],
+    *,
+    row_id: str | None,
+    column: str,
 ) -> DataFrame:
     """Return the row key, if one is kept, and the prediction of each row; null where a feature to drop is missing.
 
@@ -44,8 +49,8 @@ def predictions(
         As `dpagg.spark.reading.normalise` returns it, with or without a label.
     schema : Schema
         Of the model.
-    coefficients : ndarray, shape (d,)
-        For encoded features.
+    model : callable
+        From encoded features, shape (k, d), to predictions, shape (k,); it travels to the tasks.
     row_id : str or None
         Name of the key in `df`.
     column : str
@@ -57,7 +62,7 @@ def predictions(
     def predict(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             encoded, keep = guarded(lambda each: encode_features(each, schema), batch)
-            values = pa.array(encoded @ coefficients, mask=~keep)
+            values = pa.array(model(encoded), mask=~keep)
             if row_id is None:
                 yield pa.RecordBatch.from_arrays([values], names=[column])
             else:

@@ -119,7 +119,11 @@ class InputTable:
         DataError
             If a file was added, removed or replaced, or the Delta table is another one.
         """
-        if self._now() != self.pinned:
+        try:
+            now = self._now()
+        except DataError:  # gone, or no longer what it was
+            now = {}
+        if now != self.pinned:
             raise DataError(
                 "the input changed while it was read, so nothing is released",
                 path="input.path",

@@ -54,7 +54,13 @@ _TALKATIVE_PYTHON = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 _LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
 _LOG_LEVEL_KEY = "dpagg.log.level"
 
-_BLAS_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+# Of Python workers. Threads of BLAS would fight over cores. And glibc would give the memory of each batch back to the
+# system and fault it in again, page by page, for the next: a quarter of a worker's time.
+_WORKER_ENVIRONMENT = {
+    **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
+    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(128 << 20),
+}
 
 
 @dataclass(frozen=True)
@@ -201,7 +207,7 @@ def _properties(settings: SessionSettings, master: str) -> dict[str, str]:
         "spark.sql.legacy.parquet.nanosAsLong": "true",
         # Spark's bar writes over a table or a bar of our own unless both know of the terminal.
         "spark.ui.showConsoleProgress": "false",
-        **{f"spark.executorEnv.{name}": "1" for name in _BLAS_THREADS},
+        **{f"spark.executorEnv.{name}": value for name, value in _WORKER_ENVIRONMENT.items()},
     }
     if settings.event_log_dir is not None:
         options["spark.eventLog.enabled"] = "true"

@@ -7,10 +7,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dpagg.errors import ConfigError, DpaggError, EnvironmentFault
+from dpagg.errors import ConfigError, DataError, DpaggError, EnvironmentFault
 from dpagg.spark.delta import check_output, publish, published_certificate, read_certificate
 from dpagg.spark.engines import map_in_arrow
-from dpagg.spark.files import qualified, staging_path
+from dpagg.spark.files import qualified, remove_unlisted, staging_path
 
 COMMENTS = {"bag_id": "b", "features": "f", "label": "l"}
 
@@ -52,6 +52,34 @@ def test_of_two_at_once_one_keeps_nothing(spark, tmp_path):
     assert set(pd.read_parquet(path)["label"]) == {winner}
     assert read_certificate(spark, path)["release_id"] == str(winner)
     assert os.listdir(tmp_path) == ["out"]
+
+
+def test_nothing_appears_until_it_is_confirmed(spark, tmp_path):
+    """The rows are written by then, so that whatever changed while they were is seen."""
+    path, seen = str(tmp_path / "out"), []
+
+    def refuse():
+        seen.extend(file for file in tmp_path.rglob("*.parquet"))
+        raise DataError("the input changed")
+
+    with pytest.raises(DataError, match="the input changed"):
+        publish(rows(spark), path, {"release_id": "x"}, COMMENTS, confirm=refuse)
+    assert seen and not any((tmp_path / "out") in file.parents for file in seen)
+    assert os.listdir(tmp_path) == []
+    publish(rows(spark), path, {"release_id": "x"}, COMMENTS, confirm=lambda: seen.clear())
+    assert not seen and len(pd.read_parquet(path)) == 50
+
+
+def test_what_delta_does_not_list_is_removed(spark, tmp_path):
+    path = tmp_path / "a folder"
+    publish(rows(spark), str(path), {"release_id": "x"}, COMMENTS)
+    listed = spark.read.format("delta").load(str(path)).inputFiles()
+    [first, *_] = path.glob("*.parquet")
+    (path / "part-00009-0.c000.snappy.parquet").write_bytes(first.read_bytes())
+    assert len(pd.read_parquet(path)) > 50
+    remove_unlisted(spark, str(path), listed, ".parquet")
+    assert len(pd.read_parquet(path)) == spark.read.format("delta").load(str(path)).count() == 50
+    assert read_certificate(spark, str(path)) == {"release_id": "x"}
 
 
 def test_a_write_that_fails_leaves_nothing(spark, tmp_path):

@@ -10,6 +10,7 @@ from scipy import stats
 
 from dpagg.errors import EnvironmentFault
 from dpagg.kernels.encoding import encode_features
+from dpagg.kernels.factor import Factor
 from dpagg.kernels.leverage import subspace
 from dpagg.kernels.rows import RowRule
 from dpagg.kernels.schema import Categorical, Label, Numeric, Schema
@@ -18,9 +19,11 @@ from dpagg.kernels.weights import Finish
 from dpagg.spark.engines import (
     feature_pass,
     labelled_pass,
+    map_in_arrow,
     plain_sums_pass,
     summary_pass,
     table_factor,
+    tree_merge,
     weighted_sums_pass,
 )
 
@@ -257,6 +260,49 @@ def test_the_factor_of_a_released_table(spark):
     factor, count = table_factor(df.repartition(6))
     assert count == 500
     np.testing.assert_allclose(factor.T @ factor, rows.T @ rows, rtol=1e-10, atol=1e-10)
+
+
+def test_columns_of_doubles_arrive_as_they_were(spark):
+    """They travel as one array; names, order, nulls and NaN are what they would be without it."""
+    table = pa.table(
+        {
+            "a.b": pa.array([1.0, None, float("nan"), 4.0]),
+            "id": [1, 2, 3, 4],
+            "c": pa.array([None, -0.0, float("inf"), None]),
+            "text": ["p", None, "r", "s"],
+            "d": [5e-324, 6.0, 7.0, 8.0],
+        }
+    )
+
+    def seen(batches):
+        rows = [row for batch in batches for row in batch.to_pylist()]
+        yield pa.record_batch({"seen": [str(sorted(rows, key=lambda row: row["id"]))]})
+
+    df = spark.createDataFrame(table).coalesce(1)
+    (row,) = map_in_arrow(df, seen, "seen string").collect()
+    assert row.seen == str(table.to_pylist())
+    (row,) = map_in_arrow(df.select("id", "d"), seen, "seen string").collect()
+    assert row.seen == str(table.select(["id", "d"]).to_pylist())
+    # A filter on what is computed leaves the partition, and an empty batch or none in it.
+    (row,) = map_in_arrow(df.filter("rand(0) > 2"), seen, "seen string").collect()
+    assert row.seen == "[]"
+
+
+@pytest.mark.parametrize("partitions", [1, 9])
+def test_the_driver_and_a_tree_merge_alike(spark, table, partitions):
+    df = spark.createDataFrame(table).select("a", "b").repartition(partitions)
+
+    def factor(batches):
+        total = Factor.zero(2)
+        for batch in batches:
+            total = total.add(np.column_stack([np.asarray(column) for column in batch.columns]))
+        return total
+
+    found = [tree_merge(df, factor, state_bytes) for state_bytes in (1, 1 << 40)]
+    rows = np.column_stack([table["a"], table["b"]])
+    for each in found:
+        assert each.num_rows == NUM_ROWS
+        np.testing.assert_allclose(each.triangle.T @ each.triangle, rows.T @ rows, rtol=1e-12)
 
 
 def test_sums_that_fit_no_task_are_refused(spark, table, rule):

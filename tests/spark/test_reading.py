@@ -120,7 +120,7 @@ def test_a_deleted_input_shows_in_recheck(spark: SparkSession, tmp_path: Path) -
     path = write(tmp_path / "t.csv", "id,price\n1,2\n")
     table = read_table(spark, source(path, "csv"))
     path.unlink()
-    with pytest.raises(DataError, match="does not exist"):
+    with pytest.raises(DataError, match="changed while it was read"):
         table.recheck()
 
 

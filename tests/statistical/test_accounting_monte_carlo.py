@@ -7,6 +7,7 @@ a few per cent: a wrong scale of 20 % in any variance is far outside.
 
 import numpy as np
 import pytest
+from scipy import special
 
 from dpagg.accounting import HessianMixing, NoisyLabelAggregation, WeightedAggregation
 from dpagg.accounting.divergence import divergence
@@ -99,3 +100,31 @@ def test_noisy_labels_from_their_weights():
             assert mean <= event.delta(epsilon) + 4 * error
             if row == 11:  # the worse kind
                 assert abs(mean - event.delta(epsilon)) <= 4 * error
+
+
+@pytest.mark.parametrize(("size", "noised", "cap"), [(16, 8, 0.546), (10, 5, 0.75), (40, 30, 0.4), (6, 6, 0.6)])
+def test_noisy_labels_from_weights_that_met_a_cap(size, noised, cap):
+    """20,000,000 draws of bags; the Gaussian delta given the weights from its formula."""
+    rng = np.random.default_rng(17)
+    std, epsilons = 1.2, np.array([0.3, 1.0])
+    sums, squares, count = np.zeros((2, 2)), np.zeros((2, 2)), 0
+    for _ in range(200):
+        weights = rng.standard_normal((100_000, size))
+        found = np.abs(weights) / np.sqrt((weights[:, :noised] ** 2).sum(1))[:, None]
+        found = found[found.max(1) <= cap]
+        count += len(found)
+        for kind, row in enumerate((0, size - 1)):
+            mu = found[:, row] / std
+            for i, epsilon in enumerate(epsilons):
+                below = special.ndtr(mu / 2 - epsilon / mu) - np.exp(epsilon) * special.ndtr(-mu / 2 - epsilon / mu)
+                sums[kind, i] += below.sum()
+                squares[kind, i] += (below**2).sum()
+    mean = sums / count
+    error = np.sqrt((squares / count - mean**2) / count)
+    event = NoisyLabelAggregation(
+        bag_size=size, noised_fraction=noised / size, noise_std=std, label_range=1.0, weight_cap=cap
+    )
+    worst = mean.argmax(0)
+    for i, epsilon in enumerate(epsilons):
+        assert abs(event.delta(epsilon) - mean[worst[i], i]) <= 4 * error[worst[i], i] + 1e-3 * mean[worst[i], i]
+        assert error[worst[i], i] < 0.01 * mean[worst[i], i]

@@ -339,7 +339,7 @@ def test_settings_cannot_be_changed_afterwards() -> None:
 
 def test_digest_covers_everything_but_performance() -> None:
     base = parse_config(documented(), "aggregate")
-    same = changed(["performance"], {"engine": "factor", "num_partitions": 7, "tile_rows": 10})
+    same = changed(["performance"], {"engine": "factor", "num_partitions": 7})
     assert parse_config(same, "aggregate").digest() == base.digest()
     # Defaults written out and another spelling of a number are the same configuration.
     spelled = changed(["privacy", "leverage_cap_factor"], 10)
@@ -408,3 +408,15 @@ def test_shipped_experiments(name: str, features: int) -> None:
 def test_importing_the_configuration_loads_no_spark() -> None:
     code = "import sys, dpagg.config; assert not {'pyspark', 'sklearn', 'jax'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=CONF.parent)
+
+
+def test_the_configuration_of_a_training_in_conf_says_the_defaults():
+    given = load_config(CONF / "train.yaml", "train")
+    least = parse_config({"release": {"path": "out/bags"}, "output": {"path": "out/network"}}, "train")
+    assert given == least
+    free = parse_config(
+        {"release": {"path": "r"}, "output": {"path": "o"}, "network": {"lipschitz": "none", "output_bound": "none"}},
+        "train",
+    )
+    assert free.network.lipschitz is None and free.network.output_bound is None
+    assert free.digest() != least.digest()

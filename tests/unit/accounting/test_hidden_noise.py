@@ -74,7 +74,7 @@ def test_all_labels_of_a_user():
         max_rows=5,
         leverage=0.01,
         residual_floor=0.0,
-        residual_bound=worst_user(0.01, 5, 10_000, 1.0),
+        residual_bound=worst_user(0.01, 5, 10_000, 1.0, 2.0),
     )
     found = with_hidden_noise(event, epsilon=1.0, delta=1e-6)
     assert found.adjacency == "change_one_user_labels" and found.delta(1.0) <= 1e-6

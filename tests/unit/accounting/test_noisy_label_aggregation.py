@@ -58,11 +58,6 @@ def test_one_noised_label_alone():
     )
 
 
-def test_a_cap_on_weights_makes_it_gaussian():
-    capped = event(noise_std=2.0, label_range=3.0, weight_cap=0.4)
-    assert capped.delta(0.7) == pytest.approx(float(reference.gaussian(0.7, 0.6)), rel=1e-9)
-
-
 def test_edges():
     assert event(noised_fraction=0.01).delta(5.0) == 1.0
     assert event(noise_std=0.0).delta(5.0) == 1.0

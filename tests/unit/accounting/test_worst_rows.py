@@ -1,6 +1,9 @@
 """No leverage up to the largest one makes a larger change than the two rows that stand for all."""
 
+import itertools
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -56,7 +59,7 @@ def test_no_user_exceeds_the_worst_user(max_rows, num_rows, seed):
     rest = np.eye(num_rows) - hat
     users = np.array_split(rng.permutation(num_rows), -(-num_rows // max_rows))
     largest = max(float(np.diag(hat)[rows].sum()) for rows in users)
-    limit = 2 * 1.0 * worst_user(largest, max_rows, num_rows, 0.5)
+    limit = 2 * 1.0 * worst_user(largest, max_rows, num_rows, 0.5, 1.0)
     y = rng.choice([0.0, 1.0], num_rows)
     for rows in users:
         other = y.copy()
@@ -64,3 +67,39 @@ def test_no_user_exceeds_the_worst_user(max_rows, num_rows, seed):
         assert abs(y @ rest @ y - other @ rest @ other) <= limit * (1 + 1e-9) + 1e-12
         shift = other - y
         assert shift @ hat @ shift <= max_rows * min(largest, 1.0) * (1 + 1e-9) + 1e-12
+
+
+@pytest.mark.parametrize("half_range", [0.5, 0.8])
+def test_the_largest_change_by_any_user_of_small_tables(half_range):
+    """Against all labels at either bound, where the change, convex in each label by itself, is largest or nearly so."""
+    rng = np.random.default_rng(8)
+    closest = 0.0
+    for n, g in [(4, 2), (6, 2), (6, 3), (7, 4), (8, 1), (8, 6)] * 6:
+        x = np.column_stack([np.ones(n), rng.standard_t(1.5, n)])[:, : int(rng.integers(1, 3))]
+        hat = x @ np.linalg.pinv(x)
+        rest = np.eye(n) - hat
+        corners = np.array(list(itertools.product([half_range - 1.0, half_range], repeat=n)))
+        sums = np.einsum("ci,ij,cj->c", corners, rest, corners)
+        for rows in itertools.combinations(range(n), g):
+            others = [i for i in range(n) if i not in rows]
+            group = (corners[:, others] > 0) @ (1 << np.arange(len(others)))
+            found = max(np.ptp(sums[group == key]) for key in np.unique(group))
+            limit = 2 * worst_user(float(np.diag(hat)[list(rows)].sum()), g, n, half_range, 1.0)
+            assert found <= limit * (1 + 1e-9)
+            closest = max(closest, found / limit)
+    # Here a constant is in the span of the features, so bounds by labels about another point than the middle are loose.
+    assert closest > (0.75 if half_range == 0.5 else 0.45)
+
+
+def test_each_bound_of_a_user_is_the_least_somewhere():
+    def old(largest, rows, n, half):
+        share = min(largest / rows, 0.5 * (1 - n**-0.5))
+        return rows * float(residual_bound_cauchy_schwarz(share, n, half))
+
+    # Ten rows that are all alike: 2 D^2, where the sum of bounds gives 3.6 D^2.
+    assert worst_user(0.2, 2, 10, 0.5, 1.0) == pytest.approx(1.0, rel=1e-9)
+    assert old(0.2, 2, 10, 0.5) == pytest.approx(1.8, rel=1e-9)
+    # A user with much leverage: the block across.
+    across = 0.5 * np.sqrt(20 * 980 * 0.25)
+    assert worst_user(5.0, 20, 1000, 0.5, 1.0) == pytest.approx(20 * 0.25 / 2 + across, rel=1e-9)
+    assert worst_user(5.0, 20, 1000, 0.5, 1.0) < 0.6 * old(5.0, 20, 1000, 0.5)

@@ -1,5 +1,7 @@
 """Weighted sums: the right linear map of the rows, from weights that do not depend on how rows arrive."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -55,6 +57,27 @@ def test_each_weight_is_an_independent_standard_normal():
     correlation = np.corrcoef(weights)
     assert np.abs(correlation - np.eye(300)).max() < 6.5 / np.sqrt(512)  # a bag that reuses weights has 1
     assert len(np.unique(weights)) == count
+
+
+def _peak_bytes(num_rows, num_bags, batch=500):
+    """Largest memory of one task of the rows engine, its batches made on the way."""
+    batches = (np.ones((min(batch, num_rows - low), 4)) for low in range(0, num_rows, batch))
+    tracemalloc.start()
+    sums, pending, stream = WeightedSums.zero(num_bags, 4), [], _stream()
+    for rows in batches:
+        whole, pending = tiles_of_rows([*pending, rows])
+        if whole is not None:
+            sums = sums.add(whole, stream)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return peak
+
+
+def test_memory_grows_with_bags_times_columns_and_not_with_rows():
+    few, many = _peak_bytes(2_000, 300), _peak_bytes(40_000, 300)
+    assert many < few + 20_000  # all weights would take 96 MB
+    bags = _peak_bytes(1_000, 10_300)
+    assert bags - few == pytest.approx(10_000 * 4 * 8, rel=0.2)
 
 
 def test_merging_adds():
