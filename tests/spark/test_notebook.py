@@ -51,6 +51,10 @@ def test_from_plan_to_release_to_model_to_predictions(df, tmp_path):
     assert release.certificate["private"] and release.certificate["input_version"].keys() == {"format", "request"}
     assert verify_certificate(release.certificate).holds
     assert "any other value within the bounds" in release._repr_html_()
+    with pytest.raises(ConfigError, match="holds another release"):
+        dpagg.aggregate(df, **ASKED, output=str(tmp_path / "out"))
+    with pytest.raises(ConfigError, match="schema: a fit of a release"):
+        dpagg.fit(release, schema=SCHEMA)
     model = dpagg.fit(release, method={"name": "bounded-least-squares", "norm_bound": 1e3}, output=tmp_path / "m.json")
     assert json.loads((tmp_path / "m.json").read_text())["fit"]["method"] == "bounded-least-squares"
     table = release.to_arrow()
@@ -66,7 +70,7 @@ def test_a_private_fit(df):
     assert verify_certificate(found.certificate).holds
 
 
-def test_what_is_refused(df, spark, tmp_path):
+def test_what_is_refused(df):
     with pytest.raises(ConfigError, match="output: a release of a Spark DataFrame is written"):
         dpagg.aggregate(df, **ASKED)
     with pytest.raises(ConfigError, match="not deterministic"):
@@ -75,11 +79,6 @@ def test_what_is_refused(df, spark, tmp_path):
         dpagg.plan(df.where("price < 0"), **ASKED)
     with pytest.raises(DataError, match="no column 'price'"):
         dpagg.plan(df.drop("price"), **ASKED)
-    release = dpagg.aggregate(df, **ASKED, output=str(tmp_path / "out"))
-    with pytest.raises(ConfigError, match="holds another release"):
-        dpagg.aggregate(df, **ASKED, output=str(tmp_path / "out"))
-    with pytest.raises(ConfigError, match="schema: a fit of a release"):
-        dpagg.fit(release, schema=SCHEMA)
 
 
 def test_files_that_change_while_they_are_read(df, tmp_path, monkeypatch):
