@@ -81,7 +81,7 @@ def aggregate(
         Where the release is written: a Delta table of a Spark DataFrame, which needs it, else a folder with a Parquet
         file. The certificate lies in it.
     ledger : mapping or model, optional
-        Section ``ledger``.
+        Section ``ledger``; of a Spark DataFrame only.
     performance : mapping or PerformanceConfig, optional
         Section ``performance``.
     insecure_seed : int, optional
@@ -103,6 +103,13 @@ def aggregate(
             "a release of a Spark DataFrame is written, since Spark would draw it again whenever it is asked",
             path="output",
             remedy="Give output='PATH' of a new Delta table.",
+        )
+    if ledger is not None and not on_spark:
+        raise ConfigError(
+            "a release of a table in memory is not charged to a ledger yet, and a section that asks for one is never "
+            "ignored",
+            path="ledger",
+            remedy="Leave it out and keep the account elsewhere, or give a Spark DataFrame.",
         )
     config = _aggregate_config(schema, privacy, mechanism, row_id, output, ledger=ledger, performance=performance)
     if on_spark:
@@ -236,7 +243,7 @@ def _aggregate_on_spark(df: Any, config: HeldAggregateConfig, insecure_seed: int
     from dpagg.runs.aggregate import aggregate_table
     from dpagg.spark.frames import frame_table
 
-    table = frame_table(df, is_seeded=insecure_seed is not None)
+    table = frame_table(df, is_seeded=insecure_seed is not None, needs_delta=True)
     found = aggregate_table(df.sparkSession, config, table, insecure_seed=insecure_seed)
     return Release(df.sparkSession.read.format("delta").load(found.path), found.certificate, found.path)
 

@@ -11,11 +11,14 @@ from pyspark.sql import functions as F
 from dpagg.errors import ConfigError, DataError
 from dpagg.spark.engines import spark_faults
 from dpagg.spark.reading import InputTable
+from dpagg.spark.session import adopt_session
 
 __all__ = ["frame_table"]
 
 
-def frame_table(df: DataFrame, *, is_seeded: bool = False, is_read_once: bool = False) -> InputTable:
+def frame_table(
+    df: DataFrame, *, is_seeded: bool = False, is_read_once: bool = False, needs_delta: bool = False
+) -> InputTable:
     """Return a DataFrame as an input whose files may not change while it is read.
 
     A release reads its input several times, so the DataFrame has to give the same rows each time. Its version is no
@@ -30,6 +33,8 @@ def frame_table(df: DataFrame, *, is_seeded: bool = False, is_read_once: bool = 
     is_read_once : bool
         Whether rows are read once and kept, as a fit does; they need not come again then. (Spark's own VectorAssembler
         calls itself not deterministic.)
+    needs_delta : bool
+        Whether the release will be written as a Delta table.
 
     Raises
     ------
@@ -38,8 +43,10 @@ def frame_table(df: DataFrame, *, is_seeded: bool = False, is_read_once: bool = 
     DataError
         If it has no rows, or a column cannot be resolved.
     EnvironmentFault
-        If Spark fails.
+        If Spark fails, or Delta is needed and not there.
     """
+    # Secrets travel in closures, which a session that nobody prepared may write to a file.
+    adopt_session(df.sparkSession, needs_delta=needs_delta)
     with spark_faults("while the DataFrame was looked at"):
         steady = is_read_once or bool(df._jdf.queryExecution().analyzed().deterministic())
         empty = steady and df.isEmpty()

@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 import dpagg
 from dpagg.errors import ConfigError, DataError, EnvironmentFault
 from dpagg.runs.certificates import load_certificate, verify_certificate
+from dpagg.spark.session import _CLOSURE_KEY, _CLOSURE_LIMIT
 
 SCHEMA = {
     "features": [
@@ -64,12 +65,6 @@ def test_from_plan_to_release_to_model_to_predictions(df, tmp_path):
     np.testing.assert_allclose(found["guess"], model.predict(frame()), rtol=1e-12)
 
 
-def test_a_private_fit(df):
-    found = dpagg.fit(df, schema=SCHEMA, privacy=ASKED["privacy"] | {"adjacency": "zero_out_one_row", "num_rows": 600})
-    assert found.certificate["mechanism"] == "ihm" and found.certificate["num_rows"] == 600
-    assert verify_certificate(found.certificate).holds
-
-
 def test_what_is_refused(df):
     with pytest.raises(ConfigError, match="output: a release of a Spark DataFrame is written"):
         dpagg.aggregate(df, **ASKED)
@@ -79,6 +74,17 @@ def test_what_is_refused(df):
         dpagg.plan(df.where("price < 0"), **ASKED)
     with pytest.raises(DataError, match="no column 'price'"):
         dpagg.plan(df.drop("price"), **ASKED)
+
+
+def test_a_private_fit_in_a_session_of_somebody_else_which_is_prepared_before_a_secret_travels(df, spark):
+    """PySpark writes a closure over its limit to a file; the limit is put out of reach."""
+    settings = spark.sparkContext._jsc.sc().conf()
+    settings.set(_CLOSURE_KEY, "1000")
+    privacy = ASKED["privacy"] | {"adjacency": "zero_out_one_row", "num_rows": 600}
+    found = dpagg.fit(df, schema=SCHEMA, privacy=privacy)
+    assert found.certificate["mechanism"] == "ihm" and found.certificate["num_rows"] == 600
+    assert verify_certificate(found.certificate).holds
+    assert settings.get(_CLOSURE_KEY) == _CLOSURE_LIMIT
 
 
 def test_files_that_change_while_they_are_read(df, tmp_path, monkeypatch):
