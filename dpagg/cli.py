@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import logging
 import math
+import os
+import re
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,26 +18,35 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
+from rich.text import Text
 
-from dpagg.errors import ConfigError, DpaggError, PrivacyError
+from dpagg.errors import ConfigError, DpaggError, EnvironmentFault, PrivacyError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 app = typer.Typer(
+    # Plain help: it fits 80 columns, and looks the same on a terminal, in a pipe and in a log.
+    rich_markup_mode=None,
     epilog="Exit codes: 0 done, 2 usage or configuration, 3 refused for privacy, 4 bad data, 5 environment.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-certificate_app = typer.Typer(help="Read the promise of a release.", no_args_is_help=True)
+certificate_app = typer.Typer(help="Read the promise of a release.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(certificate_app, name="certificate")
-reproduce_app = typer.Typer(help="Run the protocol of a paper on your copy of its data.", no_args_is_help=True)
+reproduce_app = typer.Typer(
+    help="Run the protocol of a paper on your copy of its data.", no_args_is_help=True, rich_markup_mode=None
+)
 app.add_typer(reproduce_app, name="reproduce")
 
-ConfigArgument = Annotated[Path, typer.Argument(help="Configuration of the run (YAML).", show_default=False)]
+ConfigArgument = Annotated[
+    Path, typer.Argument(metavar="CONFIG", help="Configuration of the run (YAML).", show_default=False)
+]
+CertificateArgument = Annotated[
+    Path, typer.Argument(metavar="FILE", help="A release's folder, or its _certificate.json.", show_default=False)
+]
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Value for ${KEY} in the configuration.")
 ]
@@ -47,6 +60,9 @@ SeedOption = Annotated[
 
 def main() -> None:
     """Entry point of the ``dpagg`` script."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal that has no epsilon is no reason to end
     sys.exit(run(None))
 
 
@@ -101,7 +117,7 @@ def _whole(
     """Differentially private aggregates and regressions of labelled tables, on Spark."""
 
 
-@app.command()
+@app.command(short_help="Make a table, aggregate it privately, fit, compare the losses.")
 def demo(
     out: Annotated[Path, typer.Option("--out", help="Folder for the table, the release and the model.")] = Path(
         "dpagg-demo"
@@ -123,7 +139,7 @@ def demo(
         f"{result['table']['num_rows']:,} impressions, {release['num_bags']:,} weighted sums at "
         f"epsilon {release['epsilon']:g}, delta {release['delta']:g}, no assumption about labels"
     )
-    table = Table("model", "mean squared error", "excess share")
+    table = _table("model", "mean squared error", "excess share")
     table.add_row("best constant", f"{result['constant']['mse']:.4f}", "1")
     table.add_row("private: fitted on the aggregate", f"{release['mse']:.4f}", f"{release['excess_share']:.4f}")
     table.add_row("not private: least squares on the rows", f"{result['least_squares']['mse']:.4f}", "0")
@@ -134,7 +150,7 @@ def demo(
     console.print(f"Read the promise: dpagg certificate show {result['paths']['certificate']}", soft_wrap=True)
 
 
-@app.command()
+@app.command(short_help="Say what (epsilon, delta) buys; no label is read.")
 def plan(
     config: ConfigArgument, sets: SetOption = None, as_json: JsonOption = False, verbose: VerboseOption = False
 ) -> None:
@@ -152,7 +168,7 @@ def plan(
     _report(described, as_json, "Plan (no label was read)")
 
 
-@app.command()
+@app.command(short_help="Release private weighted sums of a table.")
 def aggregate(
     config: ConfigArgument,
     sets: SetOption = None,
@@ -170,7 +186,7 @@ def aggregate(
     _report(result.summary(), as_json, result.certificate["statement"])
 
 
-@app.command()
+@app.command(short_help="Fit a linear model on a table or on a release.")
 def fit(
     config: ConfigArgument,
     sets: SetOption = None,
@@ -189,14 +205,16 @@ def fit(
         _print_json(result.summary())
         return
     console = _console()
-    table = Table("coefficient", "in the user's units", "standard error", "meaning")
+    table = _table("column", "coefficient", "std. error", "in the user's units")
     for row in result.coefficients():
         table.add_row(row["name"], f"{row['coefficient']:.6g}", f"{row['standard_error']:.2g}", row["meaning"])
     console.print(table)
     console.print(f"{result.status_text}\nmodel: {result.path}", soft_wrap=True)
+    if result.report is not None:
+        console.print(f"report: {result.report}", soft_wrap=True)
 
 
-@app.command()
+@app.command(short_help="Train a network on a release of noisy label sums.")
 def train(
     config: ConfigArgument, sets: SetOption = None, as_json: JsonOption = False, verbose: VerboseOption = False
 ) -> None:
@@ -217,13 +235,14 @@ def train(
     _report(result.summary(), as_json, f"model: {result.path}")
 
 
-@app.command()
+@app.command(short_help="Predict labels of a table with a fitted model.")
 def predict(
     model: Annotated[
-        Path, typer.Argument(help="File written by dpagg fit, or folder by dpagg train.", show_default=False)
+        Path,
+        typer.Argument(metavar="MODEL", help="File of dpagg fit, or folder of dpagg train.", show_default=False),
     ],
     table: Annotated[str, typer.Argument(metavar="INPUT", help="Table with the features.", show_default=False)],
-    out: Annotated[str, typer.Argument(help="New table of predictions.", show_default=False)],
+    out: Annotated[str, typer.Argument(metavar="OUT", help="New table of predictions.", show_default=False)],
     table_format: Annotated[
         str | None,
         typer.Option("--format", help="parquet, delta or csv; seen from the input by default.", show_default=False),
@@ -253,7 +272,7 @@ def predict(
     _report(result.summary(), as_json, "Predictions")
 
 
-@reproduce_app.command()
+@reproduce_app.command(short_help="Compare the private regressions as the IHM paper does.")
 def ihm(
     data: Annotated[Path, typer.Option("--data", help="Folder with NAME/data.csv.gz, the response last.")],
     sets: Annotated[
@@ -279,7 +298,7 @@ def ihm(
         trials=trials,
         out=out,
         synthetic=synthetic,
-        progress=not as_json and Console(stderr=True).is_terminal,
+        progress=not (as_json or _is_plain()) and _console(stderr=True).is_terminal,
     )
     if as_json:
         _print_json(result)
@@ -291,7 +310,7 @@ def ihm(
         "adassp_paper": "adassp",
         "dp_gd": "dp-gd",
     }
-    table = Table("set", "n", "d", "epsilon", *shown.values())
+    table = _table("set", "n", "d", "epsilon", *shown.values())
     for cell in result["cells"]:
         risks = (f"{cell['methods'][name]['excess_train_risk']:.1e}" for name in shown)
         table.add_row(cell["set"], f"{cell['n']:,}", str(cell["d"]), f"{cell['epsilon']:.3g}", *risks)
@@ -309,7 +328,7 @@ def ihm(
 
 @certificate_app.command()
 def show(
-    file: Annotated[Path, typer.Argument(help="A release's folder, or its _certificate.json.", show_default=False)],
+    file: CertificateArgument,
     as_json: JsonOption = False,
 ) -> None:
     """Say a release's promise in words."""
@@ -319,12 +338,13 @@ def show(
     if as_json:
         _print_json(certificate)
         return
-    _console().print(describe_certificate(certificate), soft_wrap=False)
+    console = _console()
+    console.print(_wrapped(describe_certificate(certificate), console.width), soft_wrap=True)
 
 
-@certificate_app.command()
+@certificate_app.command(short_help="Compute the numbers again; exit code 3 if they differ.")
 def verify(
-    file: Annotated[Path, typer.Argument(help="A release's folder, or its _certificate.json.", show_default=False)],
+    file: CertificateArgument,
     as_json: JsonOption = False,
 ) -> int:
     """Compute a certificate's numbers and words again from the event that it states; exit code 3 if they differ.
@@ -337,9 +357,12 @@ def verify(
     if as_json:
         _print_json(found.to_dict())
     else:
-        table = Table("", "stated", "computed", "")
+        table = _table("", "stated", "computed", "")
         for check in found.checks:
-            table.add_row(check.name, *map(_shown, (check.stated, check.computed)), "" if check.holds else "WRONG")
+            values = [_shown(value) for value in (check.stated, check.computed)]
+            if check.holds:  # long words are of interest only where they differ
+                values = [value if len(value) <= 40 else f"{value[:24]} …" for value in values]
+            table.add_row(check.name, *values, _mark("ok" if check.holds else "WRONG"))
         console = _console()
         console.print(table)
         console.print(
@@ -350,10 +373,11 @@ def verify(
     return 0 if found.holds else PrivacyError.exit_code
 
 
-@app.command()
+@app.command(short_help="Attack the mechanisms; exit code 3 if a claim falls.")
 def audit(
     mechanism: Annotated[
-        str | None, typer.Argument(help="One mechanism or case; all of them by default.", show_default=False)
+        str | None,
+        typer.Argument(metavar="MECHANISM", help="One mechanism or case; all by default.", show_default=False),
     ] = None,
     draws: Annotated[int, typer.Option("--draws", min=1000, help="Releases counted on each side.")] = 100_000,
     epsilon: Annotated[float, typer.Option("--epsilon", help="The claim under attack.")] = 1.0,
@@ -382,18 +406,18 @@ def audit(
     if as_json:
         _print_json({"holds": holds, "audits": [result.to_dict() for result in results]})
     else:
-        table = Table("attack", "claimed ε", "of this pair", "shown at 95 %", "")
+        table = _table("attack", "claimed ε", "this pair", "shown", "")
         for result in results:
             exact = "" if result.exact_epsilon is None else f"{result.exact_epsilon:.3f}"
             claimed, shown = f"{result.claimed_epsilon:.3f}", f"{result.empirical_epsilon:.3f}"
-            table.add_row(result.name, claimed, exact, shown, "" if result.holds else "BROKEN")
+            table.add_row(result.name, claimed, exact, shown, _mark("ok" if result.holds else "BROKEN"))
         console = _console()
         console.print(table)
-        console.print(f"delta {delta:g}; {draws:,} releases counted on each side. What is shown is a lower bound.")
+        console.print(f"delta {delta:g}; {draws:,} releases counted on each side. Shown is a lower bound at 95 %.")
     return 0 if holds else PrivacyError.exit_code
 
 
-@app.command()
+@app.command(short_help="Time the engines against Spark SQL, MLlib and numpy.")
 def bench(
     rows: Annotated[int, typer.Option("--rows", min=1000, help="Rows of the table that is read.")] = 2_000_000,
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="How often a pass is timed.")] = 7,
@@ -419,12 +443,58 @@ def bench(
     if as_json:
         _print_json(result)
         return
-    table = Table("ratio", "of", "")
+    table = _table("ratio", "of", "")
     for name, text, value in headline(result):
-        table.add_row(name, escape(text), f"{value:.3g}")
+        table.add_row(name, text, f"{value:.3g}")
     console = _console()
     console.print(table)
     console.print(f"load average before: {result['load_average'][0]}; figures of a busy machine mean little")
+
+
+@app.command(short_help="Make the HTML page of a release or a model again.")
+def report(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A release's folder, or a model file.", show_default=False)
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Where to write; by default beside it.", show_default=False),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make the page that a run publishes again: what was released, what it promises, on what it rests."""
+    from dpagg.runs.reports import make_report
+
+    page = make_report(folder, out)
+    if as_json:
+        _print_json({"report": str(page)})
+    else:
+        _console().print(f"report: {page}", soft_wrap=True)
+
+
+@app.command(short_help="Look for what this machine lacks, and say how to mend it.")
+def doctor(
+    start: Annotated[bool, typer.Option("--start", help="Start Spark too, and run a Python task in it.")] = False,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> int:
+    """Look for what a run would miss on this machine, and say how to mend it; exit code 5 if something is wrong."""
+    from dpagg.spark.doctor import examine
+
+    _logging(verbose)
+    with _status("looking", as_json):
+        findings = examine(start=start)
+    well = all(each.status != "wrong" for each in findings)
+    if as_json:
+        _print_json({"ok": well, "findings": [each.to_dict() for each in findings]})
+    else:
+        table = _table("", "", "found")
+        for each in findings:
+            found = each.found if each.remedy is None else f"{each.found}\n→ {each.remedy}"
+            table.add_row(each.check, _mark(each.status.replace("wrong", "WRONG")), found)
+        _console().print(table)
+        _console().print("Nothing is in the way of a run." if well else "Runs will not work before this is mended.")
+    return 0 if well else EnvironmentFault.exit_code
 
 
 def _numbers(text: str, option: str) -> list[float]:
@@ -438,20 +508,28 @@ def _numbers(text: str, option: str) -> list[float]:
 
 
 def _spark(verbose: bool) -> SparkSession:
-    logging.basicConfig(
-        level=logging.INFO if verbose else logging.WARNING, stream=sys.stderr, format="%(levelname)s %(message)s"
-    )
-    # An interrupt ends the conversation with the JVM in the middle of a word, at length.
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    _logging(verbose)
     from dpagg.spark.session import spark_session
 
     return spark_session()
 
 
+def _logging(verbose: bool) -> None:
+    logging.basicConfig(
+        level=logging.INFO if verbose else logging.WARNING, stream=sys.stderr, format="%(levelname)s %(message)s"
+    )
+    # An interrupt ends the conversation with the JVM in the middle of a word, at length.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+
+
 @contextmanager
 def _status(what: str, as_json: bool) -> Iterator[None]:
-    console = Console(stderr=True)
+    console = _console(stderr=True)
     if as_json or not console.is_terminal:
+        yield
+        return
+    if _is_plain():
+        console.print(f"{what} …")
         yield
         return
     with console.status(what):
@@ -461,8 +539,8 @@ def _status(what: str, as_json: bool) -> Iterator[None]:
 @contextmanager
 def _progress_bar(what: str, as_json: bool) -> Iterator[Callable[[str, int, int], None]]:
     """A bar on a terminal; what is yielded takes words, steps done and steps at most."""
-    console = Console(stderr=True)
-    if as_json or not console.is_terminal:
+    console = _console(stderr=True)
+    if as_json or _is_plain() or not console.is_terminal:
         yield lambda words, done, most: None
         return
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -478,28 +556,60 @@ def _report(found: Mapping[str, Any], as_json: bool, title: str) -> None:
         return
     console = _console()
     console.print(title)
-    table = Table(show_header=False)
+    table = _table("", "", show_header=False)
     for name, value in found.items():
         lines = value.items() if isinstance(value, Mapping) else [("", value)]
         for inner, content in lines:
+            if content == title:
+                continue
             table.add_row(f"{name} {inner}".replace("_", " ").strip(), _shown(content))
     console.print(table)
 
 
+def _wrapped(text: str, width: int) -> str:
+    """Break lines at words, what follows under the words of its line and not under its name or bullet."""
+    lines = []
+    for line in text.splitlines():
+        begin = re.match(r"\s*- |\S+ {2,}|", line)
+        indent = " " * len(begin.group() if begin else "")
+        lines.append(textwrap.fill(line, width, subsequent_indent=indent, break_on_hyphens=False) if line else "")
+    return "\n".join(lines)
+
+
 def _shown(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_shown, value))
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     return f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
 
 
-def _console() -> Console:
-    # Rich would print each number of a text in bold, in pieces.
-    return Console(highlight=False)
+def _console(*, stderr: bool = False) -> Console:
+    # Rich would print each number of a text in bold, in pieces, and take price[usd] for mark-up. Where colours are not
+    # wanted, nor is bold.
+    return Console(stderr=stderr, highlight=False, markup=False, color_system=None if _is_plain() else "auto")
+
+
+def _table(*headers: str, show_header: bool = True) -> Table:
+    """Return a table in which a long word is broken, not cut."""
+    return Table(*(Column(header, overflow="fold") for header in headers), show_header=show_header)
+
+
+def _mark(word: str) -> Text:
+    return Text(word, {"ok": "green", "note": "yellow"}.get(word, "bold red"))
+
+
+def _is_plain() -> bool:
+    """Whether the user wants no codes in what is printed (no-color.org)."""
+    return bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
 
 
 def _print_json(found: Mapping[str, Any]) -> None:
-    typer.echo(json.dumps(found, indent=2, ensure_ascii=False, allow_nan=False))
+    ascii_only = not (getattr(sys.stdout, "encoding", None) or "").lower().startswith("utf")
+    typer.echo(json.dumps(found, indent=2, ensure_ascii=ascii_only, allow_nan=False))
 
 
 def _complain(message: str) -> None:
-    Console(stderr=True).print(f"[bold red]dpagg:[/] {escape(message)}", soft_wrap=True, highlight=False)
+    console = _console(stderr=True)
+    # A person reads whole words; a log has one line a message.
+    console.print(Text.assemble(("dpagg:", "bold red"), " ", message), soft_wrap=not console.is_terminal)

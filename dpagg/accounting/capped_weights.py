@@ -89,6 +89,9 @@ def _halved(terms: FloatArray) -> tuple[FloatArray, FloatArray]:
 def density_with_noise(cap: float, noised: int) -> FloatArray | None:
     """Return an upper bound of the density of R at `ratios` for one of `noised` rows, or None where it has none.
 
+    The smaller of two. One is the density without a cap over a lower bound of the chance ``1 - noised P(R > cap)`` that
+    all meet it: nearly exact for high caps, where the other has too many terms. That one:
+
     ``R^2 / cap^2`` are numbers y of density ``y^(-1/2)`` on [0, 1], given that they add up to ``T = 1 / cap^2``; rows
     without noise don't matter. With h_M(x) the density of the sum of M of them the density of R is
     ``(2 / cap) h_(noised-1)(T - y) / h_noised(T)``. As h lives on [0, M], it is a Fourier series of its transform,
@@ -101,9 +104,27 @@ def density_with_noise(cap: float, noised: int) -> FloatArray | None:
     cap
         Largest R. Below ``noised^(-1/2)`` no weights meet it; from 1 up it says nothing about noised rows.
     noised
-        Number of noised rows. Fewer than 4 have no bound here.
+        Number of noised rows; for fewer than 4 there is the first bound only.
     """
-    if noised < _LEAST_NOISED or not 1 < 1 / cap**2 < noised:
+    if not 1 < 1 / cap**2 < noised:
+        return None
+    found = [bound for bound in (_by_chance(cap, noised), _by_series(cap, noised)) if bound is not None]
+    return np.asarray(np.min(found, axis=0)) if found else None
+
+
+def _by_chance(cap: float, noised: int) -> FloatArray | None:
+    # R^2 is Beta(1/2, (noised - 1) / 2) without a cap. At most one R is over a cap of 2^(-1/2) or more, so that the
+    # chance is exact there.
+    missed = noised * float(special.betainc((noised - 1) / 2, 0.5, (1 - cap) * (1 + cap))) * (1 + 1e-10)
+    if missed >= 1:
+        return None
+    at, _ = ratios(cap)
+    log_density = (noised - 3) / 2 * np.log1p(-np.square(at)) - special.betaln(0.5, (noised - 1) / 2)
+    return np.asarray(2 * np.exp(log_density) / (1 - missed) * (1 + 1e-11))
+
+
+def _by_series(cap: float, noised: int) -> FloatArray | None:
+    if noised < _LEAST_NOISED:
         return None
     target, rows = 1 / cap**2, noised - 1
     at, _ = ratios(cap)

@@ -71,6 +71,11 @@ class NoisyLabelAggregation(Event):
         # meant.
         return math.floor(round(self.noised_fraction * self.bag_size, 9))
 
+    @property
+    def label_noise_variance(self) -> float:
+        """Variance of the noise on a label that carries some, squared units of the label."""
+        return self.noise_std**2
+
     def _log_deltas(self, epsilon: FloatArray) -> FloatArray:
         if self.label_range == 0:
             value = np.where(epsilon >= 0, -np.inf, 0.0)

@@ -58,7 +58,7 @@ def worst_user(largest_leverage: float, max_rows: int, num_rows: int, half_range
       the sum is at most g e(H / g), and rows that a user lacks only add to it.
     - The quadratic part is at least ``(1 - l) |Delta|^2``. A row adds at most ``t (2 e - t (1 - l))``, 0 <= t <= D,
       hence at most ``2 D max(e, c) - D^2 (1 - l)`` with ``c = D (1 - l)``. If j rows have e over c, their sum is at
-      most ``j e(H / j)``, and that of the others ``(g - j) c``; the largest over j is taken.
+      most ``j e(H / j)``, and that of the others ``(g - j) c``; the largest over j is taken. The sum is concave in j.
     - With M = I - H the change is ``y'^T M y' - y^T M y``, in which rows outside S meet Delta only:
       ``y_S'^T M_SS y_S' - y_S^T M_SS y_S - 2 Delta^T H_SR y_R``. The first term is at most ``g B^2``, the second is not
       positive, and as ``H_SR H_RS = H_SS - H_SS^2`` the third is at most
@@ -84,12 +84,24 @@ def worst_user(largest_leverage: float, max_rows: int, num_rows: int, half_range
     """
     peak = 0.5 * (1.0 - 1.0 / math.sqrt(num_rows))
     eigenvalue = min(largest_leverage, 1.0)
-    over = np.arange(1, max_rows + 1)
-    sums = over * residual_bound_cauchy_schwarz(np.minimum(largest_leverage / over, peak), num_rows, half_range)
+    max_rows = min(max_rows, num_rows)
+
+    def rows_sum(over: int) -> float:
+        share = min(largest_leverage / over, peak)
+        return over * float(residual_bound_cauchy_schwarz(share, num_rows, half_range))
+
     least = label_range * (1.0 - eigenvalue)
-    largest = max(float((sums + (max_rows - over) * least).max()), max_rows * least)
+    # max_rows may be in the billions, so the best j is found by bisection: the step to one more row falls with j.
+    low, high = 1, max_rows
+    while low < high:
+        middle = (low + high) // 2
+        if rows_sum(middle + 1) - rows_sum(middle) > least:
+            low = middle + 1
+        else:
+            high = middle
+    largest = max(rows_sum(low) + (max_rows - low) * least, max_rows * least)
     block = min(eigenvalue, 0.5)
     rows = min(max_rows, num_rows / 2)
     across = half_range * math.sqrt(rows * (num_rows - rows) * block * (1.0 - block))
     whole = max_rows * half_range**2 / (2.0 * label_range) + across if label_range > 0 else math.inf
-    return min(float(sums[-1]), largest - max_rows * least / 2.0, whole)
+    return min(rows_sum(max_rows), largest - max_rows * least / 2.0, whole)

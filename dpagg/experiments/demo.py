@@ -54,6 +54,7 @@ def run_demo(spark: SparkSession, out: Path, num_rows: int = _NUM_ROWS) -> dict[
         "certificate": out / "aggregates" / CERTIFICATE_FILE,
         "fit_config": out / "fit.yaml",
         "model": out / "model.json",
+        "report": out / "model.html",
     }
     if not paths["impressions"].exists():
         unfinished = out / ".impressions.parquet.unfinished"

@@ -18,6 +18,7 @@ from dpagg.interfaces.tables import is_connect, is_pandas, is_spark
 from dpagg.regression.model import LinearModel
 from dpagg.runs.certificates import describe_certificate
 from dpagg.runs.model_file import FitResult, local_path, write_model
+from dpagg.runs.reports import report_beside
 
 __all__ = ["Fit", "PlanOfRelease", "Release"]
 
@@ -57,7 +58,7 @@ class Release:
         return describe_certificate(self.certificate)
 
     def save(self, path: str | Path) -> str:
-        """Write the release and its certificate into a new folder: ``dpagg certificate show PATH`` reads it.
+        """Write the release, its certificate and its page into a new folder: ``dpagg certificate show PATH`` reads it.
 
         Parameters
         ----------
@@ -175,7 +176,7 @@ class Fit:
         return describe_certificate(self.certificate)
 
     def save(self, path: str | Path) -> str:
-        """Write the model file, as ``dpagg fit`` writes it; nothing may be at the path.
+        """Write the model file and its page, as ``dpagg fit`` writes them; nothing may be at the path.
 
         Parameters
         ----------
@@ -195,7 +196,9 @@ class Fit:
             If it can't be written; nothing is left then.
         """
         own = {"certificate": self.certificate} if self.is_private_fit else {}
-        write_model(local_path(str(path)), self.model.to_dict() | own)
+        target = local_path(str(path))
+        write_model(target, self.model.to_dict() | own)
+        report_beside(target, None if self.is_private_fit else self.certificate)
         return str(path)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""A release in a folder of its own: one Parquet file and the certificate, whole or not at all."""
+"""A release in a folder of its own: one Parquet file, the certificate and its page, whole or not at all."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from dpagg.errors import ConfigError, EnvironmentFault
 from dpagg.runs.model_file import local_path
+from dpagg.runs.reports import RELEASE_REPORT, release_page
 
 __all__ = ["check_free", "save_release"]
 
@@ -35,7 +36,7 @@ def check_free(path: str) -> Path:
 
 
 def save_release(table: pa.Table, certificate: dict[str, Any], path: str) -> None:
-    """Write a release and its certificate into a new folder.
+    """Write a release, its certificate and its page into a new folder.
 
     Raises
     ------
@@ -46,12 +47,15 @@ def save_release(table: pa.Table, certificate: dict[str, Any], path: str) -> Non
     """
     target = check_free(path)
     staging = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    page = release_page(certificate)
     text = json.dumps(certificate, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     try:
         staging.mkdir(parents=True)
         try:
             pq.write_table(table, staging / "release.parquet")
             (staging / _CERTIFICATE).write_text(text, encoding="utf-8")
+            if page is not None:
+                (staging / RELEASE_REPORT).write_text(page, encoding="utf-8")
             os.rename(staging, target)
         finally:
             shutil.rmtree(staging, ignore_errors=True)

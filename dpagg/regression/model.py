@@ -24,7 +24,7 @@ from dpagg.kernels.schema import (
 )
 from dpagg.regression.least_squares import FitStatus, LinearFit
 
-__all__ = ["FORMAT", "VERSION", "LinearModel"]
+__all__ = ["FORMAT", "VERSION", "Coefficient", "LinearModel"]
 
 Array = NDArray[np.float64]
 
@@ -46,6 +46,29 @@ _ERRORS = (
     "independent sample with residuals of equal variance. null: not determined by the release, or not "
     "available."
 )
+
+
+@dataclass(frozen=True)
+class Coefficient:
+    """One coefficient in the user's units; an error that isn't determined is NaN.
+
+    Attributes
+    ----------
+    name, meaning : str
+        Of its column.
+    coefficient, standard_error, population_standard_error : float
+        As in `LinearModel`.
+    half_width : float
+        Half of the declared range of a numeric feature, else 1: times the coefficient it is what the feature does to
+        the label between the middle of its range and the upper bound.
+    """
+
+    name: str
+    meaning: str
+    coefficient: float
+    standard_error: float
+    population_standard_error: float
+    half_width: float = 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,6 +169,36 @@ class LinearModel:
         """Predict labels, (k,) in the user's units, from encoded features (k, d)."""
         prediction: Array = np.asarray(features, dtype=np.float64) @ self.coefficients
         return prediction
+
+    def user_coefficients(self) -> list[Coefficient]:
+        """Return a coefficient a column, the intercept first, even where none was declared: centring makes one."""
+        found = [
+            Coefficient(
+                name="intercept",
+                meaning="where numeric features are 0 and categories are the reference",
+                coefficient=float(_intercept_weights(self.schema.columns) @ self.coefficients),
+                standard_error=self.intercept_standard_error,
+                population_standard_error=float("nan"),
+            )
+        ]
+        errors = zip(self.standard_errors, self.population_standard_errors, strict=True)
+        for column, coefficient, (error, population) in zip(
+            self.schema.columns, self.coefficients, errors, strict=True
+        ):
+            if column.kind == "intercept":
+                continue
+            width = column.half_width
+            found.append(
+                Coefficient(
+                    name=column.name,
+                    meaning=f"a unit of {column.feature}" if column.kind == "numeric" else column.meaning,
+                    coefficient=float(coefficient) / width,
+                    standard_error=float(error) / width,
+                    population_standard_error=float(population) / width,
+                    half_width=width,
+                )
+            )
+        return found
 
     def to_user_units(self) -> dict[str, Any]:
         """Return the model in the user's units, as plain JSON values.

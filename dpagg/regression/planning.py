@@ -9,7 +9,7 @@ from dpagg.accounting import Event
 from dpagg.errors import ConfigError, DataError, PrivacyError
 from dpagg.regression.data import Data
 
-__all__ = ["Accounting", "Adjacency", "Target"]
+__all__ = ["Accounting", "Adjacency", "Target", "relative_excess_loss"]
 
 Adjacency = Literal["zero_out_one_row", "change_one_label"]
 Accounting = Literal["exact", "paper"]
@@ -80,3 +80,26 @@ class Target:
                 f"{self.label_bound:g}; the data have {given[0]}, {given[1]} and {given[2]:g}",
                 remedy="Plan again with the numbers of these data.",
             )
+
+
+def relative_excess_loss(rank: int, num_bags: int, noise_to_residual: float) -> float | None:
+    """Return the expected excess loss of least squares on weighted sums, relative to the residual variance.
+
+    ``r / (m - r - 1) (1 + tau^2 / r^2)``: the mean of an inverse Wishart matrix.
+
+    Parameters
+    ----------
+    rank : int
+        Dimension of the features, r.
+    num_bags : int
+        Sums, m.
+    noise_to_residual : float
+        Variance of the noise on a sum of labels over that of the residuals in it.
+
+    Returns
+    -------
+    float or None
+        None with too few bags for a finite mean.
+    """
+    spare = num_bags - rank - 1
+    return rank / spare * (1.0 + noise_to_residual) if spare > 0 else None

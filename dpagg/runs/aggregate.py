@@ -22,6 +22,7 @@ from dpagg.kernels.weights import Finish, hidden_level
 from dpagg.runs.calibrated import Calibrated
 from dpagg.runs.plan import Plan, make_plan
 from dpagg.runs.release_facts import input_terms, release_facts
+from dpagg.runs.reports import release_page
 from dpagg.runs.sampled import run_sampled
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class AggregateResult:
 
     def summary(self) -> dict[str, Any]:
         """Return what a person or a scheduler wants to know, as plain JSON values."""
-        from dpagg.spark.delta import CERTIFICATE_FILE
+        from dpagg.spark.delta import CERTIFICATE_FILE, REPORT_FILE
 
         names = (
             "statement",
@@ -78,6 +79,7 @@ class AggregateResult:
         return {
             "path": self.path,
             "certificate": f"{self.path}/{CERTIFICATE_FILE}",
+            **({"report": f"{self.path}/{REPORT_FILE}"} if self.is_new else {}),
             "published": "now" if self.is_new else "earlier: nothing was drawn",
             **{name: self.certificate[name] for name in names},
         }
@@ -138,7 +140,13 @@ def aggregate_table(
     drawn = draw_release(plan, config, secret, release_id)
     promise = drawn.certificate
     comments = _PLAIN_COMMENTS if promise["engine"] == "plain" else _COMMENTS
-    publish(drawn_bags(spark, drawn.finish, drawn.sums), config.output.path, promise, comments)
+    publish(
+        drawn_bags(spark, drawn.finish, drawn.sums),
+        config.output.path,
+        promise,
+        comments,
+        page=release_page(promise),
+    )
     return AggregateResult(config.output.path, promise, is_new=True)
 
 

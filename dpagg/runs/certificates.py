@@ -112,6 +112,17 @@ _EVENTS: dict[str, frozenset[str]] = {
     "label-gaussian": frozenset({"LabelGaussian"}),
 }
 
+# What certificates of a table state and some events have.
+_FACTS = (
+    "num_bags",
+    "bag_size",
+    "label_range",
+    "label_noise_variance",
+    "num_noised",
+    "weight_cap",
+    "failure_probability",
+)
+
 # Two computations of one delta agree to far more digits; libraries of another version may cost the last ones.
 _AGREEMENT = 1e-6
 
@@ -206,8 +217,8 @@ def _checks(certificate: dict[str, Any], event: Event) -> Iterator[Check]:
         yield Check("label range is at most", stated, found, stated <= found * (1 + _AGREEMENT))
     elif "label" in certificate:
         facts["label_range"] = certificate["label"]["upper"] - certificate["label"]["lower"]
-    for name in ("num_bags", "bag_size", "label_range", "label_noise_variance", "failure_probability", "weight_cap"):
-        if name in facts and getattr(event, name, None) is not None and "solver" not in certificate:
+    for name in _FACTS:
+        if name in facts and hasattr(event, name) and "solver" not in certificate:
             stated, found = facts[name], getattr(event, name)
             yield Check(name, stated, found, stated == found or _agree(stated, found))
     leverage = getattr(event, "leverage", None)

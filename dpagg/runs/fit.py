@@ -20,6 +20,7 @@ from dpagg.runs.bag_fit import of_disjoint_bags, read_noisy_bags
 from dpagg.runs.model_file import FitResult, earlier_model, local_path, write_model
 from dpagg.runs.private_fit import run_private_fit
 from dpagg.runs.release_schema import carried_facts, release_schema
+from dpagg.runs.reports import report_beside
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -87,8 +88,10 @@ def run_fit(
                 remedy="Choose a new path: a model is never overwritten.",
             )
         _LOG.info("the model is there already; nothing was written")
+        report_beside(target, certificate)
         return FitResult(str(target), earlier, is_new=False)
     write_model(target, model.to_dict())
+    report_beside(target, certificate)
     return FitResult(str(target), model, is_new=True)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from dpagg.errors import ConfigError, DataError, EnvironmentFault
 from dpagg.regression.model import LinearModel
+from dpagg.runs.reports import existing_report
 
 __all__ = ["FitResult", "earlier_model", "local_path", "write_model"]
 
@@ -41,44 +42,37 @@ class FitResult:
         """What became of the fit, in words."""
         return str(self.model.fit["message"])
 
+    @property
+    def report(self) -> Path | None:
+        """Where the page of the model is, if it could be written."""
+        return existing_report(Path(self.path))
+
     def coefficients(self) -> list[dict[str, Any]]:
         """Return ``name``, ``coefficient``, ``standard_error`` (both in the user's units) and ``meaning``.
 
         One entry a column, the intercept first, even where none was declared: centring makes one. An
         undetermined error is NaN.
         """
-        model = self.model
-        columns = model.schema.columns
-        rows = [
+        return [
             {
-                "name": "intercept",
-                "coefficient": model.to_user_units()["intercept"],
-                "standard_error": model.intercept_standard_error,
-                "meaning": "where numeric features are 0 and categories are the reference",
+                "name": each.name,
+                "coefficient": each.coefficient,
+                "standard_error": each.standard_error,
+                "meaning": each.meaning,
             }
+            for each in self.model.user_coefficients()
         ]
-        for column, coefficient, error in zip(columns, model.coefficients, model.standard_errors, strict=True):
-            if column.kind == "intercept":
-                continue
-            rows.append(
-                {
-                    "name": column.name,
-                    "coefficient": float(coefficient) / column.half_width,
-                    "standard_error": float(error) / column.half_width,
-                    "meaning": f"a unit of {column.feature}" if column.kind == "numeric" else column.meaning,
-                }
-            )
-        return rows
 
     def summary(self) -> dict[str, Any]:
         """Return what a person or a scheduler wants to know, as plain JSON values."""
-        rows = self.coefficients()
+        rows, page = self.coefficients(), self.report
         for row in rows:
             if not np.isfinite(row["standard_error"]):
                 row["standard_error"] = None
         return {
             "path": self.path,
             "written": "now" if self.is_new else "earlier: the file holds this model already",
+            **({} if page is None else {"report": str(page)}),
             "release": dict(self.model.release),
             "fit": dict(self.model.fit),
             "coefficients": rows,

@@ -13,6 +13,7 @@ from dpagg.config import AggregateConfig, AssumedFloorConfig
 from dpagg.errors import DataError
 from dpagg.kernels.leverage import Subspace, subspace
 from dpagg.kernels.rows import RowRule, RowSummary
+from dpagg.regression.planning import relative_excess_loss
 from dpagg.runs.calibrated import Calibrated, calibrated
 from dpagg.runs.rows import Rows, Source
 
@@ -177,16 +178,15 @@ def describe_plan(plan: Plan, config: AggregateConfig) -> dict[str, Any]:
     if variance is None and isinstance(privacy.floor, AssumedFloorConfig):
         variance = privacy.floor.mean_squared_residual
     if variance is not None:
-        spare = plan.calibrated.num_bags - plan.rank - 1
         noise = plan.calibrated.noise_variance / (n * variance)
-        relative = plan.rank / spare * (1.0 + noise) if spare > 0 else math.inf
+        relative = relative_excess_loss(plan.rank, plan.calibrated.num_bags, noise)
         magnitude = plan.rule.label_magnitude
         # The least singular value of [X y] can't be known without labels; both terms bound it from above.
         singular = min(plan.smallest_singular_value, math.sqrt(n * variance))
         described["for_residual_std"] = {
             "residual_std": math.sqrt(variance),
-            "expected_relative_excess_loss": _finite(relative),
-            "expected_excess_mse": _finite(relative * variance),
+            "expected_relative_excess_loss": relative,
+            "expected_excess_mse": None if relative is None else relative * variance,
             "paper_num_bags_shape_only": weighted_flag_num_bags(
                 mean_squared_residual=variance, num_rows=n, label_bound=magnitude, delta=privacy.delta
             ),

@@ -41,6 +41,7 @@ from dpagg.regression.planning import Target
 from dpagg.regression.whitened_mixing import WhitenedMixingPlan, plan_whitened_mixing
 from dpagg.runs.fit_terms import fit_public, fit_terms, fit_unit
 from dpagg.runs.model_file import FitResult, earlier_model, local_path, write_model
+from dpagg.runs.reports import report_beside
 from dpagg.runs.rows import Source
 
 if TYPE_CHECKING:
@@ -114,11 +115,13 @@ def run_private_fit(spark: SparkSession, config: PrivateFitConfig, *, insecure_s
                 remedy="Choose a new path: a model is never overwritten.",
             )
         _LOG.info("the model is there already; nothing was drawn")
+        report_beside(target)
         return FitResult(str(target), earlier, is_new=False)
 
     secret = Secret.fresh() if insecure_seed is None else Secret.insecure(insecure_seed)
     found = fit_input(config, table, secret, release_id)
     write_model(target, found.model.to_dict() | {"certificate": found.certificate})
+    report_beside(target)
     return FitResult(str(target), found.model, is_new=True)
 
 

@@ -15,8 +15,10 @@ from dpagg.errors import DataError, PrivacyError
 from dpagg.kernels.bags import BagLayout, NoisyLabels, Ranking
 from dpagg.kernels.rows import RowRule, RowSummary
 from dpagg.kernels.streams import Secret
+from dpagg.regression.planning import relative_excess_loss
 from dpagg.runs.bag_events import flag_event, least_flag_bag, least_noisy_bag, noisy_event
 from dpagg.runs.release_facts import input_terms, release_facts
+from dpagg.runs.reports import release_page
 from dpagg.runs.rows import Bags, Rows, Source
 
 if TYPE_CHECKING:
@@ -201,7 +203,7 @@ def run_sampled(
         bags, comments = draw_sampled(plan)
         promise = sampled_certificate(plan, config)
         # Bags are made from the input as they are written (held sums too, where an executor lost them).
-        publish(bags, config.output.path, promise, comments, confirm=table.recheck)
+        publish(bags, config.output.path, promise, comments, confirm=table.recheck, page=release_page(promise))
     finally:
         if plan.sums is not None:
             plan.sums.release()
@@ -250,7 +252,7 @@ def sampled_certificate(plan: SampledPlan, config: AggregateConfig) -> dict[str,
         public.append(f"the weights, and that the first {event.num_noised} labels of each bag carry noise")
         facts |= {
             "num_noised": event.num_noised,
-            "label_noise_variance": event.noise_std**2,
+            "label_noise_variance": event.label_noise_variance,
             "weight_cap": event.weight_cap,
         }
     else:
@@ -342,8 +344,7 @@ def describe_sampled_plan(plan: SampledPlan, config: AggregateConfig) -> dict[st
     if variance is None and isinstance(privacy.floor, AssumedFloorConfig):
         variance = privacy.floor.mean_squared_residual
     if variance is not None:
-        spare = plan.num_bags - columns - 1
-        relative = columns / spare * (1.0 + noise_a_row / variance) if spare > 0 else None
+        relative = relative_excess_loss(columns, plan.num_bags, noise_a_row / variance)
         described["for_residual_std"] = {
             "residual_std": math.sqrt(variance),
             "expected_relative_excess_loss": relative,

@@ -22,6 +22,7 @@ from dpagg.runs.loss_curves import write_losses
 from dpagg.runs.model_file import local_path, write_model
 from dpagg.runs.network_model import MODEL_FILE, NetworkModel, read_network
 from dpagg.runs.release_schema import carried_facts, release_schema
+from dpagg.runs.reports import NETWORK_REPORT, network_losses, release_page, write_report
 from dpagg.spark.delta import read_certificate
 from dpagg.spark.release_files import delta_files
 
@@ -84,8 +85,10 @@ class TrainResult:
     def summary(self) -> dict[str, Any]:
         """Return what a person or a scheduler wants to know, as plain JSON values."""
         training = {name: value for name, value in self.model.training.items() if not isinstance(value, list)}
+        page = Path(self.path) / NETWORK_REPORT
         return {
             "path": self.path,
+            **({"report": str(page)} if page.exists() else {}),
             "written": "now" if self.is_new else "earlier: the folder holds this model already",
             "release": dict(self.model.release),
             "training": training,
@@ -135,6 +138,7 @@ def run_train(
     model = _trained(config, certificate, schema, files, folder, identity, report)
     write_losses(folder, model.training)
     write_model(folder / MODEL_FILE, model.to_dict())
+    write_report(folder / NETWORK_REPORT, release_page(certificate, losses=network_losses(model.training)))
     (folder / _CHECKPOINT).unlink(missing_ok=True)
     return TrainResult(str(folder), model, is_new=True)
 

@@ -38,8 +38,9 @@ _LOG = logging.getLogger(__name__)
 _TASKS_END_SECONDS = 60.0
 
 CERTIFICATE_PROPERTY = "dpagg.certificate"
-# The underscore keeps VACUUM from removing the file and readers from taking it for data.
+# The underscore keeps VACUUM from removing the files and readers from taking them for data.
 CERTIFICATE_FILE = "_certificate.json"
+REPORT_FILE = "_report.html"
 _SPARK_SCHEMA = "bag_id bigint, features array<double>, label double"
 
 
@@ -72,6 +73,7 @@ def publish(
     certificate: dict[str, Any],
     comments: dict[str, str],
     confirm: Callable[[], None] | None = None,
+    page: str | None = None,
 ) -> None:
     """Write the release to a new Delta table at `path`, certificate in its properties and beside its data.
 
@@ -91,6 +93,8 @@ def publish(
         Of each column.
     confirm : callable, optional
         Called when every row is written and nothing is visible yet; what it raises keeps it so.
+    page : str, optional
+        A report of the release in HTML, which goes beside the certificate.
 
     Raises
     ------
@@ -112,6 +116,8 @@ def publish(
                 writer.tableProperty(CERTIFICATE_PROPERTY, text).create()
             remove_unlisted(spark, staging, spark.read.format("delta").load(staging).inputFiles(), ".parquet")
             _write_text(spark, f"{staging}/{CERTIFICATE_FILE}", text)
+            if page is not None:
+                _write_text(spark, f"{staging}/{REPORT_FILE}", page)
         if confirm is not None:
             confirm()
         move_new(spark, staging, target, path)

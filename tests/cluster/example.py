@@ -41,7 +41,7 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "ihm": ("fit", {"mechanism": {"name": "ihm", "sketch_size": 200}}),
 }
-PASS = "^treeAggregate"
+PASS = "^(treeAggregate|collect) at .*engines"
 BAGS = "^first at .*bagging"
 WRITE = "recordDelta"
 

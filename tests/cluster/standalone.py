@@ -54,7 +54,7 @@ def fetch(url: str) -> str:
 
 
 class Cluster:
-    """A master and two workers of one core each, with their logs, work directories and scratch under one folder."""
+    """A master and two workers, each with room for four executors; logs, work and scratch under one folder."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -132,7 +132,7 @@ class Cluster:
         self._start(
             f"worker-{host}",
             "deploy.worker.Worker",
-            *("--host", host, "--port", "0", "--webui-port", "0", "--cores", "1", "--memory", "1g"),
+            *("--host", host, "--port", "0", "--webui-port", "0", "--cores", "4", "--memory", "4g"),
             *("--work-dir", str(self.home / "work" / host), self.url),
             SPARK_LOCAL_IP=host,
             SPARK_LOCAL_DIRS=str(self.home / "local" / host),
@@ -233,7 +233,7 @@ class Application:
         """Ask the driver's REST API; None where it does not answer."""
         try:
             return json.loads(fetch(f"{self.address}/{path}"))
-        except OSError:
+        except (OSError, ValueError):  # while Spark starts it answers, but not in JSON
             return None
 
     def executors(self) -> dict[str, dict[str, Any]]:

@@ -41,10 +41,10 @@ KILLED = [
     ("rows", PASS, 3),
     ("flag", WRITE, 1),
     ("lag", WRITE, 1),
-    ("ihm", PASS, 4),
+    ("ihm", PASS, 2),
 ]
 COPIED = [("factor", PASS, 2), ("factor", WRITE, 1), ("rows", PASS, 3), ("flag", BAGS, 1), ("ihm", PASS, 1)]
-CHANGED = [("factor", PASS, 2), ("rows", PASS, 3), ("flag", WRITE, 1), ("lag", WRITE, 1), ("ihm", PASS, 4)]
+CHANGED = [("factor", PASS, 2), ("rows", PASS, 3), ("flag", WRITE, 1), ("lag", WRITE, 1), ("ihm", PASS, 2)]
 
 WITHOUT_PYTHON = [("flag", WRITE)]  # its bags are taken from a cache
 
@@ -119,7 +119,7 @@ def test_an_executor_killed_in_mid_pass(session, undisturbed, table, home, name,
     expected = undisturbed(name)
     out = start(session, home, name, table)
     frozen = Frozen(session, stage, occurrence, jvm=(name, stage) in WITHOUT_PYTHON)
-    held = session.executors()[frozen.executor]["rddBlocks"]
+    held = session.executors()[frozen.executor]
     frozen.kill()
     assert session.answer() == 0, session.text()[-3000:]
     lost = session.executors()[frozen.executor]
@@ -129,8 +129,8 @@ def test_an_executor_killed_in_mid_pass(session, undisturbed, table, home, name,
     assert failed["status"] == "FAILED" and "ExecutorLostFailure" in failed["errorMessage"]
     again = [each for each in tasks if each["index"] == failed["index"] and each["status"] == "SUCCESS"]
     assert again and all(each["executorId"] != frozen.executor for each in again)
-    if (name, stage, occurrence) in (("flag", WRITE, 1), ("ihm", PASS, 4)):
-        assert held > 0  # it took cached rows with it
+    # It took cached rows with it.
+    assert held["diskUsed"] > 0 if name == "ihm" else held["rddBlocks"] > 0 or name != "flag"
     assert same(taken(out), expected)
 
 
@@ -160,10 +160,11 @@ def test_cached_rows_that_vanish(session, undisturbed, table, home, cluster):
     """Blocks are dropped from an executor's disk while it lives, between two passes over them."""
     expected = undisturbed("ihm")
     out = start(session, home, "ihm", table)
-    frozen = Frozen(session, PASS, 3)
-    [cached] = session.rest("storage/rdd")
+    frozen = Frozen(session, PASS, 2)
+    # Delta keeps the state of its tables in memory; rows are kept on disk.
+    [cached] = [each for each in session.rest("storage/rdd") if each["diskUsed"]]
     blocks = [file for file in cluster.scratch() if file.name.startswith(f"rdd_{cached['id']}_")]
-    assert cached["diskUsed"] > 0 and cached["numCachedPartitions"] == len(blocks) >= 4
+    assert cached["numCachedPartitions"] == len(blocks) >= 4
     for file in blocks:
         file.unlink()
     frozen.resume()

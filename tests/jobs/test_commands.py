@@ -38,7 +38,11 @@ def test_the_demos_own_configurations_find_its_release(demo):
     out, _ = demo
     again = dpagg("aggregate", out / "aggregate.yaml", "--json")
     assert again.returncode == 0 and "earlier" in json.loads(again.stdout)["published"]
+    page = (out / "model.html").read_text()
+    assert "What has to be accepted" in page and "estimated from the release" in page
+    (out / "model.html").unlink()
     assert dpagg("fit", out / "fit.yaml", "--json").returncode == 0
+    assert (out / "model.html").read_text() == page
     promise = dpagg("certificate", "show", out / "aggregates" / "_certificate.json")
     assert promise.returncode == 0 and "epsilon 1.0" in promise.stdout
 

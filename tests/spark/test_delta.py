@@ -31,6 +31,16 @@ def test_table_and_certificate_appear_together(spark, tmp_path):
     assert sorted(os.listdir(tmp_path / "a folder")) == ["o`dd name"]
 
 
+def test_a_page_is_part_of_what_is_published_and_no_part_of_the_table(spark, tmp_path):
+    path = str(tmp_path / "out")
+    publish(rows(spark), path, {"release_id": "x"}, COMMENTS, page="<!doctype html>µ")
+    assert (tmp_path / "out" / "_report.html").read_text(encoding="utf-8") == "<!doctype html>µ"
+    spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+    spark.sql(f"VACUUM delta.`{path}` RETAIN 0 HOURS")
+    assert (tmp_path / "out" / "_report.html").exists()
+    assert len(pd.read_parquet(path)) == spark.read.format("delta").load(path).count() == 50
+
+
 def test_of_two_at_once_one_keeps_nothing(spark, tmp_path):
     path, outcomes = str(tmp_path / "out"), {}
 

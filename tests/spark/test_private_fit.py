@@ -94,6 +94,9 @@ def test_every_solver_end_to_end(spark: SparkSession, stored: Path, tmp_path: Pa
     else:
         assert np.isnan(model.standard_errors).all()
     assert run(["certificate", "show", str(out)]) == 0
+    page = (tmp_path / "model.html").read_text()
+    assert ("nothing from which an honest interval" in page) is bool(np.isnan(model.standard_errors).all())
+    assert promise["draw_id"] in page
 
 
 def test_label_privacy_by_the_default_solver(spark: SparkSession, stored: Path, tmp_path: Path) -> None:

@@ -99,6 +99,9 @@ def test_a_release_and_what_it_says(attempt, tmp_path, spark):
     assert features.shape == (NUM_ROWS, 3) and np.isfinite(labels).all()
     properties = spark.sql(f"SHOW TBLPROPERTIES delta.`{tmp_path / 'out'}`").collect()
     assert json.loads(dict(map(tuple, properties))["dpagg.certificate"]) == promise
+    page = (tmp_path / "out" / "_report.html").read_text()
+    assert summary["report"].endswith("/out/_report.html")
+    assert "✔ Private: ε\u00a0=\u00a01, δ\u00a0=\u00a010⁻⁶" in page and promise["draw_id"] in page
     comments = {row.col_name: row.comment for row in spark.sql(f"DESCRIBE delta.`{tmp_path / 'out'}`").collect()}
     assert "Weighted sums" in comments["features"]
     assert spark.read.format("delta").load(str(tmp_path / "out")).count() == NUM_ROWS

@@ -144,6 +144,7 @@ def test_noisy_labels_from_plan_to_model(attempt, spark, tmp_path):
 
 def test_the_same_release_again_is_done_and_another_is_refused(attempt, tmp_path):
     assert attempt(LAG)[1]["published"] == "now"
+    assert "one weighted sum" in (tmp_path / "out" / "_report.html").read_text()
     assert attempt(LAG)[1]["published"] != "now"
     code, _, err = attempt(LAG | {"bag_size": 12})
     assert code == 2 and "another release" in err

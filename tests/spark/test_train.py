@@ -80,7 +80,9 @@ def test_from_release_to_predictions(attempt, spark, released, tmp_path, capfd):
     assert len(losses["training_losses"]) == len(losses["held_out_losses"]) == 25
     svg = (tmp_path / "net" / "losses.svg").read_text()
     assert svg.startswith("<?xml") and "held out" in svg
-    assert sorted(os.listdir(tmp_path / "net")) == ["losses.json", "losses.svg", "model.json"]
+    assert sorted(os.listdir(tmp_path / "net")) == ["losses.json", "losses.svg", "model.json", "report.html"]
+    page = (tmp_path / "net" / "report.html").read_text()
+    assert "A neural network for sale" in page and "held-out bags" in page
 
     table = frame(1)
     table.loc[0, "price"] = np.nan  # no prediction: its rule is to drop the row

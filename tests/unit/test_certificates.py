@@ -138,6 +138,16 @@ def test_a_hidden_level_passed_off_as_none_is_noticed():
         assert not verify_certificate(good | change).holds
 
 
+@pytest.mark.parametrize("cap", [None, 0.5])
+def test_other_noise_than_that_of_the_event_is_noticed_with_noisy_labels(cap):
+    event = NoisyLabelAggregation(bag_size=50, noised_fraction=0.5, noise_std=9.0, label_range=1.0, weight_cap=cap)
+    facts = {"bag_size": 50, "num_noised": 25, "label_noise_variance": 81.0, "weight_cap": cap}
+    good = _certificate(event, "sampled-noisy-wtd-lag", **facts)
+    assert verify_certificate(good).holds
+    for change in ({"num_noised": 50}, {"label_noise_variance": 100.0}, {"weight_cap": 0.4}, {"bag_size": 60}):
+        assert not verify_certificate(good | change).holds
+
+
 def test_an_assumed_floor_that_is_not_said_is_noticed():
     event = WeightedAggregation(num_bags=1, label_range=2.0, leverage=0.01, residual_floor=1e6, residual_bound=2.0)
     assert not verify_certificate(_certificate(event)).holds

@@ -103,3 +103,23 @@ def test_each_bound_of_a_user_is_the_least_somewhere():
     across = 0.5 * np.sqrt(20 * 980 * 0.25)
     assert worst_user(5.0, 20, 1000, 0.5, 1.0) == pytest.approx(20 * 0.25 / 2 + across, rel=1e-9)
     assert worst_user(5.0, 20, 1000, 0.5, 1.0) < 0.6 * old(5.0, 20, 1000, 0.5)
+
+
+def test_a_limit_nobody_reaches_is_that_of_the_table():
+    """A user holds no more rows than there are; the number given may be in the billions, meaning no limit."""
+    assert worst_user(3.0, 10**12, 20, 0.5, 1.0) == worst_user(3.0, 20, 20, 0.5, 1.0)
+    assert worst_user(3.0, 10**9, 10**9, 0.5, 1.0) < 10**9
+
+
+@given(st.floats(1e-4, 3.0), st.integers(1, 60), st.integers(0, 200), st.floats(0.5, 4.0))
+def test_the_number_of_rows_with_large_residuals_is_the_worst_one(largest, max_rows, more, half):
+    num_rows = max_rows + more + 2
+    least = 1.0 - min(largest, 1.0)
+    peak = 0.5 * (1 - num_rows**-0.5)
+    over = np.arange(1, max_rows + 1)
+    sums = over * residual_bound_cauchy_schwarz(np.minimum(largest / over, peak), num_rows, half)
+    each = max((sums + (max_rows - over) * least).max(), max_rows * least) - max_rows * least / 2
+    block = min(largest, 0.5)
+    rows = min(max_rows, num_rows / 2)
+    across = max_rows * half**2 / 2 + half * np.sqrt(rows * (num_rows - rows) * block * (1 - block))
+    assert worst_user(largest, max_rows, num_rows, half, 1.0) == pytest.approx(min(sums[-1], each, across), rel=1e-12)

@@ -140,7 +140,9 @@ def test_what_is_saved_is_what_the_command_line_reads_and_nothing_is_overwritten
     for again in (found.save, lambda path: dpagg.aggregate(frame(), **ASKED, output=path)):
         with pytest.raises(ConfigError, match=r"exists|came into being"):
             again(tmp_path / "a" / "there")
-    assert [each.name for each in (tmp_path / "a").iterdir()] == ["there"]
+    page = tmp_path / "a" / ("there/_report.html" if kind == "release" else "there.html")
+    assert "<html" in page.read_text()
+    assert {each.name for each in (tmp_path / "a").iterdir()} <= {"there", "there.html"}
 
 
 def test_what_a_notebook_shows_is_the_promise_and_no_markup_of_the_data():
