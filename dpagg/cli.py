@@ -26,6 +26,9 @@ from dpagg.errors import ConfigError, DpaggError, EnvironmentFault, PrivacyError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from dpagg.config import AggregateConfig
+    from dpagg.runs.monitoring import Monitor
+
 app = typer.Typer(
     # Plain help: it fits 80 columns, and looks the same on a terminal, in a pipe and in a log.
     rich_markup_mode=None,
@@ -36,11 +39,18 @@ app = typer.Typer(
 )
 certificate_app = typer.Typer(help="Read the promise of a release.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(certificate_app, name="certificate")
+ledger_app = typer.Typer(
+    help="Budgets across releases: what was spent and what is left.", no_args_is_help=True, rich_markup_mode=None
+)
+app.add_typer(ledger_app, name="ledger")
 reproduce_app = typer.Typer(
     help="Run the protocol of a paper on your copy of its data.", no_args_is_help=True, rich_markup_mode=None
 )
 app.add_typer(reproduce_app, name="reproduce")
 
+LedgerArgument = Annotated[
+    str, typer.Argument(metavar="PATH", help="The ledger, as in ledger.path.", show_default=False)
+]
 ConfigArgument = Annotated[
     Path, typer.Argument(metavar="CONFIG", help="Configuration of the run (YAML).", show_default=False)
 ]
@@ -51,6 +61,21 @@ SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Value for ${KEY} in the configuration.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
+WindowOption = Annotated[
+    bool,
+    typer.Option("--allow-open-window", help="Release although labels may still arrive (input.attribution_window)."),
+]
+MetricsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--metrics",
+        help="File for seconds a stage and budget: NAME.prom for Prometheus, else JSON.",
+        show_default=False,
+    ),
+]
+LogOption = Annotated[
+    str, typer.Option("--log-format", help="text, or json: one object a line on standard error, from level INFO.")
+]
 VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Say on standard error what is being done.")]
 SeedOption = Annotated[
     int | None,
@@ -172,26 +197,105 @@ def plan(
 def aggregate(
     config: ConfigArgument,
     sets: SetOption = None,
+    backfill: Annotated[
+        str | None,
+        typer.Option(
+            "--backfill",
+            metavar="FIRST:LAST",
+            help="Release each of these days, with ${date} set to it; the exit code is the worst of them.",
+            show_default=False,
+        ),
+    ] = None,
+    allow_open_window: WindowOption = False,
+    metrics: MetricsOption = None,
     as_json: JsonOption = False,
     insecure_seed: SeedOption = None,
+    log_format: LogOption = "text",
     verbose: VerboseOption = False,
-) -> None:
+) -> int:
     """Release private weighted sums of a table as a Delta table with a certificate."""
     from dpagg.config import load_config, parse_settings
     from dpagg.runs.aggregate import run_aggregate
+    from dpagg.runs.backfill import parse_days
 
-    settings = load_config(config, "aggregate", parse_settings(sets or []))
-    with _status("aggregating", as_json):
-        result = run_aggregate(_spark(verbose), settings, insecure_seed=insecure_seed)
+    given = parse_settings(sets or [])
+    if backfill is not None:
+        if "date" in given:
+            raise ConfigError("--set gives 'date', and --backfill does too", remedy="Leave one of them out.")
+        # All of them before the first: a mistake in the configuration should not stop half way.
+        days = {day: load_config(config, "aggregate", given | {"date": day}) for day in parse_days(backfill)}
+        return _backfill(_spark(verbose, log_format), days, as_json, metrics, insecure_seed, allow_open_window)
+    settings = load_config(config, "aggregate", given)
+    with _measured(metrics) as monitor, _status("aggregating", as_json):
+        result = run_aggregate(
+            _spark(verbose, log_format),
+            settings,
+            insecure_seed=insecure_seed,
+            allow_open_window=allow_open_window,
+            monitor=monitor,
+        )
     _report(result.summary(), as_json, result.certificate["statement"])
+    return 0
+
+
+def _backfill(
+    spark: SparkSession,
+    days: dict[str, AggregateConfig],
+    as_json: bool,
+    metrics: Path | None,
+    insecure_seed: int | None,
+    allow_open_window: bool,
+) -> int:
+    from rich.progress import track
+
+    from dpagg.runs.backfill import DayResult, run_backfill, worst
+    from dpagg.runs.monitoring import write_metrics
+
+    console = _console(stderr=True)
+    bar = iter(
+        track(
+            range(len(days)), "releasing", console=console, transient=True, disable=as_json or not console.is_terminal
+        )
+    )
+    next(bar)
+
+    def advance() -> None:
+        next(bar, None)
+
+    results = run_backfill(
+        spark,
+        days,
+        insecure_seed=insecure_seed,
+        allow_open_window=allow_open_window,
+        after_day=lambda _: advance(),
+    )
+    if metrics is not None:
+        write_metrics(metrics, [each.monitor.to_dict(each.exit_code) for each in results])
+    code = worst(results)
+    if as_json:
+        _print_json({"exit_code": code, "days": [each.to_dict() for each in results]})
+        return code
+
+    def row(each: DayResult) -> tuple[str, ...]:
+        left = "" if each.monitor.remaining is None else f"{each.monitor.remaining:.4g}"
+        return each.day, each.outcome, str(each.exit_code), left, each.message or each.path
+
+    table = _table("day", "outcome", "code", "epsilon left", "")
+    for each in results:
+        table.add_row(*row(each))
+    _console().print(table)
+    return code
 
 
 @app.command(short_help="Fit a linear model on a table or on a release.")
 def fit(
     config: ConfigArgument,
     sets: SetOption = None,
+    allow_open_window: WindowOption = False,
+    metrics: MetricsOption = None,
     as_json: JsonOption = False,
     insecure_seed: SeedOption = None,
+    log_format: LogOption = "text",
     verbose: VerboseOption = False,
 ) -> None:
     """Fit a linear model: privately on the rows of a table, or on a released aggregate."""
@@ -199,8 +303,14 @@ def fit(
     from dpagg.runs.fit import run_fit
 
     settings = load_config(config, "fit", parse_settings(sets or []))
-    with _status("fitting", as_json):
-        result = run_fit(settings, _spark(verbose), insecure_seed=insecure_seed)
+    with _measured(metrics) as monitor, _status("fitting", as_json):
+        result = run_fit(
+            settings,
+            _spark(verbose, log_format),
+            insecure_seed=insecure_seed,
+            allow_open_window=allow_open_window,
+            monitor=monitor,
+        )
     if as_json:
         _print_json(result.summary())
         return
@@ -373,6 +483,106 @@ def verify(
     return 0 if found.holds else PrivacyError.exit_code
 
 
+@ledger_app.command("init")
+def ledger_init(
+    path: LedgerArgument,
+    dataset: Annotated[str, typer.Option("--dataset", help="Name of the data set.")],
+    epsilon: Annotated[float, typer.Option("--epsilon", help="Budget, positive.")],
+    delta: Annotated[float, typer.Option("--delta", help="Budget, in (0, 1).")],
+    disjoint: Annotated[
+        bool, typer.Option("--disjoint/--overlapping", help="Whether no protected unit is in two partitions.")
+    ] = False,
+    adjacency: Annotated[
+        str, typer.Option("--adjacency", help="change_one_label, change_one_user_labels or zero_out_one_row.")
+    ] = "change_one_label",
+    unit: Annotated[str, typer.Option("--unit", help="What is protected, as certificates call it.")] = "one label",
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Set the budget of a data set before its first release."""
+    from dpagg.ledger import Terms
+    from dpagg.runs.ledgers import init_ledger
+
+    if adjacency not in ("change_one_label", "change_one_user_labels", "zero_out_one_row"):
+        raise ConfigError(f"--adjacency is {adjacency!r}", remedy="See dpagg ledger init --help.")
+    try:
+        terms = Terms(dataset=dataset, epsilon=epsilon, delta=delta, adjacency=adjacency, unit=unit, disjoint=disjoint)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    with _status("writing the ledger", as_json):
+        found = init_ledger(_spark(verbose), path, terms)
+    _report_ledger(found, as_json)
+
+
+@ledger_app.command("show")
+def ledger_show(
+    path: LedgerArgument,
+    figure: Annotated[
+        Path | None, typer.Option("--figure", help="SVG file to draw what is left into.", show_default=False)
+    ] = None,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Say what was spent on which data set, and what is left."""
+    from dpagg.runs.ledgers import show_ledger
+
+    with _status("reading the ledger", as_json):
+        found = show_ledger(_spark(verbose), path, figure)
+    _report_ledger(found, as_json)
+
+
+@ledger_app.command("check", short_help="Look for changed or missing entries; exit code 3 if so.")
+def ledger_check(
+    path: LedgerArgument,
+    certificates: Annotated[
+        list[Path] | None,
+        typer.Option("--certificate", help="A release that the ledger has to know; may be given many times."),
+    ] = None,
+    recompute: Annotated[
+        bool, typer.Option("--recompute", help="Compute what each release costs again, from its event: takes a while.")
+    ] = False,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> int:
+    """Look for changed, missing or put-back entries; exit code 3 if there are."""
+    from dpagg.runs.ledgers import check_ledger
+
+    with _status("checking the ledger", as_json):
+        found = check_ledger(_spark(verbose), path, certificates or [], recompute=recompute)
+    if as_json:
+        _print_json(found)
+    else:
+        table = _table("", "found", "")
+        for check in found["checks"]:
+            table.add_row(check["check"], check["found"], "" if check["holds"] else "WRONG")
+        console = _console()
+        console.print(table)
+        console.print("The ledger holds." if found["holds"] else "THE LEDGER WAS CHANGED: charge nothing to it.")
+    return 0 if found["holds"] else PrivacyError.exit_code
+
+
+def _report_ledger(found: Mapping[str, Any], as_json: bool) -> None:
+    if as_json:
+        _print_json(found)
+        return
+    table = _table("data set", "protects", "budget", "largest spend", "left", "releases")
+    for each in found["datasets"]:
+        budget, states = each["budget"], each["charges"]
+        where = f" ({each['in_partition']})" if each["in_partition"] else ""
+        kinds = ", ".join(f"{count:,} {state}" for state, count in states.items())
+        table.add_row(
+            each["dataset"],
+            f"{each['unit']}, {'each partition' if each['disjoint_partitions'] else 'all partitions together'}",
+            f"epsilon {budget['epsilon']:g}, delta {budget['delta']:g}",
+            f"{each['largest_spend']:.4g}{where}",
+            f"{each['remaining']:.4g}",
+            kinds or "none",
+        )
+    console = _console()
+    console.print(table)
+    console.print(f"{found['entries']:,} entries; head {found['head']}", soft_wrap=True)
+
+
 @app.command(short_help="Attack the mechanisms; exit code 3 if a claim falls.")
 def audit(
     mechanism: Annotated[
@@ -507,19 +717,43 @@ def _numbers(text: str, option: str) -> list[float]:
     return found
 
 
-def _spark(verbose: bool) -> SparkSession:
-    _logging(verbose)
+def _spark(verbose: bool, log_format: str = "text") -> SparkSession:
+    _logging(verbose, log_format)
     from dpagg.spark.session import spark_session
 
     return spark_session()
 
 
-def _logging(verbose: bool) -> None:
-    logging.basicConfig(
-        level=logging.INFO if verbose else logging.WARNING, stream=sys.stderr, format="%(levelname)s %(message)s"
-    )
+def _logging(verbose: bool, log_format: str = "text") -> None:
+    if log_format not in ("text", "json"):
+        raise ConfigError(f"--log-format is {log_format!r}, expected text or json")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
+    if log_format == "json":
+        from dpagg.runs.monitoring import JsonFormatter
+
+        handler.setFormatter(JsonFormatter())
+    is_told = verbose or log_format == "json"
+    logging.basicConfig(level=logging.INFO if is_told else logging.WARNING, handlers=[handler])
     # An interrupt ends the conversation with the JVM in the middle of a word, at length.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
+
+
+@contextmanager
+def _measured(path: Path | None) -> Iterator[Monitor]:
+    """Write the metrics of a run, however it ends."""
+    from dpagg.runs.monitoring import Monitor, write_metrics
+
+    monitor, code = Monitor(), 1
+    try:
+        yield monitor
+        code = 0
+    except DpaggError as error:
+        code = error.exit_code
+        raise
+    finally:
+        if path is not None:
+            write_metrics(path, [monitor.to_dict(code)])
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """What each mechanism costs: exact privacy curves, calibration, composition and certificates."""
 
 from dpagg.accounting.composition import Composition
+from dpagg.accounting.curve_table import ComposedCurve, Curve, CurveTable, composed
 from dpagg.accounting.event import Event
 from dpagg.accounting.gaussian_release import AdaSSP, GaussianRelease, LabelGaussian, NoisyGradientDescent
 from dpagg.accounting.hessian_mixing import HessianMixing, LinearMixing
@@ -13,7 +14,10 @@ from dpagg.accounting.weighted_aggregation import WeightedAggregation
 
 __all__ = [
     "AdaSSP",
+    "ComposedCurve",
     "Composition",
+    "Curve",
+    "CurveTable",
     "Event",
     "GaussianRelease",
     "HessianMixing",
@@ -27,4 +31,5 @@ __all__ = [
     "UnweightedSums",
     "UserAggregation",
     "WeightedAggregation",
+    "composed",
 ]

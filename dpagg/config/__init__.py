@@ -13,13 +13,13 @@ from dpagg.config.fitting import (
     SolverConfig,
 )
 from dpagg.config.in_memory import HeldAggregateConfig, HeldFitConfig
+from dpagg.config.ledger import BudgetConfig, LedgerConfig
 from dpagg.config.loading import load_config, parse_config, parse_settings, validated
 from dpagg.config.models import (
     AggregateConfig,
     AssumedFloorConfig,
     BoundedLeastSquaresConfig,
     FitConfig,
-    InputConfig,
     LeastSquaresConfig,
     NoiseFloorConfig,
     OutputConfig,
@@ -33,6 +33,7 @@ from dpagg.config.models import (
     UnweightedSumsConfig,
     WtdFlagConfig,
 )
+from dpagg.config.source import InputConfig, TableConfig, WindowConfig
 from dpagg.config.training import NetworkConfig, TrainConfig, TrainingConfig
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "AggregateConfig",
     "AssumedFloorConfig",
     "BoundedLeastSquaresConfig",
+    "BudgetConfig",
     "CategoricalConfig",
     "DpGdConfig",
     "FitConfig",
@@ -52,6 +54,7 @@ __all__ = [
     "LabelConfig",
     "LabelGaussianConfig",
     "LeastSquaresConfig",
+    "LedgerConfig",
     "LinearMixingConfig",
     "NetworkConfig",
     "NoiseFloorConfig",
@@ -68,10 +71,12 @@ __all__ = [
     "SampledWtdFlagConfig",
     "SchemaConfig",
     "SolverConfig",
+    "TableConfig",
     "TrainConfig",
     "TrainingConfig",
     "UnitConfig",
     "UnweightedSumsConfig",
+    "WindowConfig",
     "WtdFlagConfig",
     "load_config",
     "parse_config",

@@ -9,7 +9,9 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from dpagg.config.declared import SchemaConfig
 from dpagg.config.fields import Count, Model, Number, Positive, a_number, refused
-from dpagg.config.models import Config, InputConfig, OutputConfig
+from dpagg.config.ledger import LedgerConfig, refuse_empty_ledger
+from dpagg.config.models import Config, OutputConfig
+from dpagg.config.source import InputConfig
 from dpagg.kernels.encoding import Schema
 
 Accounting: TypeAlias = Literal["exact", "paper"]
@@ -123,6 +125,7 @@ class PrivateFitConfig(Config):
     mechanism: SolverConfig = IhmConfig(name="ihm")
     privacy: FitPrivacyConfig
     output: OutputConfig
+    ledger: LedgerConfig | None = None
     performance: FitPerformanceConfig = FitPerformanceConfig()
 
     @model_validator(mode="before")
@@ -134,12 +137,7 @@ class PrivateFitConfig(Config):
                 field="release",
                 remedy="Keep release (made by dpagg aggregate), or input, schema and privacy.",
             )
-        if isinstance(given, dict) and "ledger" in given:
-            raise refused(
-                "there is no ledger yet, and a section that asks for one is never ignored",
-                field="ledger",
-                remedy="Take the section out and keep the account elsewhere.",
-            )
+        refuse_empty_ledger(given)
         return given
 
     @model_validator(mode="after")

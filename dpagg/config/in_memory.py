@@ -6,7 +6,8 @@ from typing import Literal
 
 from dpagg.config.fields import Text
 from dpagg.config.fitting import PrivateFitConfig
-from dpagg.config.models import AggregateConfig, InputConfig, OutputConfig
+from dpagg.config.models import AggregateConfig, OutputConfig
+from dpagg.config.source import InputConfig
 
 _HELD = "held by the program"
 

@@ -7,7 +7,7 @@ import json
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
-from pydantic import BeforeValidator, Field, StringConstraints, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from dpagg.config.bags import SampledNoisyWtdLagConfig, SampledWtdFlagConfig
 from dpagg.config.declared import SchemaConfig
@@ -18,10 +18,11 @@ from dpagg.config.fields import (
     Number,
     Positive,
     Text,
-    a_number,
     number_or_none,
     refused,
 )
+from dpagg.config.ledger import LedgerConfig, refuse_empty_ledger
+from dpagg.config.source import InputConfig
 from dpagg.kernels.encoding import Schema
 
 
@@ -29,8 +30,31 @@ class Config(Model):
     """A whole configuration file."""
 
     def public_dict(self) -> dict[str, Any]:
-        """Everything configured, defaults included, as plain JSON values."""
-        return self.model_dump(mode="json", by_alias=True)
+        """Everything configured, defaults included, as plain JSON values.
+
+        Without sections that came later and are left out, so that releases from before are recognised.
+        """
+        content = self.model_dump(mode="json", by_alias=True)
+        if content.get("ledger", "") is None:
+            del content["ledger"]
+        for key in ("tables", "sql", "attribution_window"):
+            if "input" in content and content["input"][key] is None:
+                del content["input"][key]
+        return content
+
+    def asked(self) -> dict[str, Any]:
+        """What a release is asked for, however its input and its account are found and whatever day it is."""
+        content = self.public_dict()
+        content.pop("performance", None)
+        source = content["input"]
+        source.pop("path", None)
+        for table in source.get("tables", {}).values():
+            del table["path"]
+        source.get("attribution_window", {}).pop("as_of", None)
+        if "ledger" in content:
+            # Where the account is kept and whether the budget is repeated make no other release.
+            content["ledger"] = [content["ledger"]["dataset"], content["ledger"]["partition"]]
+        return content
 
     def digest(self) -> str:
         """SHA-256 of the configuration as canonical JSON, without settings of performance only."""
@@ -38,49 +62,6 @@ class Config(Model):
         content.pop("performance", None)
         canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         return hashlib.sha256(canonical.encode()).hexdigest()
-
-
-class InputConfig(Model):
-    """The table to read, and the column that identifies its rows."""
-
-    path: Text
-    format: Literal["parquet", "delta", "csv"]
-    row_id: Text | None = None
-    version: Annotated[int, BeforeValidator(a_number), Field(ge=0)] | None = None
-    header: bool = True
-    delimiter: Annotated[str, StringConstraints(min_length=1, max_length=8)] = ","
-    column_names: tuple[Text, ...] | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _no_joins_yet(cls, given: Any) -> Any:
-        for key in ("tables", "sql"):
-            if isinstance(given, dict) and key in given:
-                raise refused(
-                    "joining tables is not available yet",
-                    field=key,
-                    remedy="Join them beforehand and give input.path.",
-                )
-        return given
-
-    @model_validator(mode="after")
-    def _fits_format(self) -> Self:
-        if self.format != "csv":
-            for key in ("header", "delimiter", "column_names"):
-                if getattr(self, key) != type(self).model_fields[key].default:
-                    raise refused(f"this is for csv, but input.format is {self.format}", field=key)
-        if self.format != "delta" and self.version is not None:
-            raise refused(f"only a Delta table has versions, input.format is {self.format}", field="version")
-        if self.column_names is not None:
-            if self.header:
-                raise refused(
-                    "a file with a header names its columns itself",
-                    field="column_names",
-                    remedy="Leave it out, or set input.header: false.",
-                )
-            if len({name.lower() for name in self.column_names}) < len(self.column_names):
-                raise refused("a name is given twice (case doesn't count)", field="column_names")
-        return self
 
 
 class WtdFlagConfig(Model):
@@ -198,18 +179,14 @@ class AggregateConfig(Config):
     mechanism: MechanismConfig
     privacy: PrivacyConfig
     output: OutputConfig
+    ledger: LedgerConfig | None = None
     plan: PlanConfig = PlanConfig()
     performance: PerformanceConfig = PerformanceConfig()
 
     @model_validator(mode="before")
     @classmethod
-    def _no_ledger_yet(cls, given: Any) -> Any:
-        if isinstance(given, dict) and "ledger" in given:
-            raise refused(
-                "there is no ledger yet, and a section that asks for one is never ignored",
-                field="ledger",
-                remedy="Take the section out and keep the account elsewhere.",
-            )
+    def _no_empty_ledger(cls, given: Any) -> Any:
+        refuse_empty_ledger(given)
         return given
 
     @model_validator(mode="after")

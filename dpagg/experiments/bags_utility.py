@@ -94,7 +94,7 @@ class Loss:
 def uci_rows(name: str, data: Path, configuration: Path) -> LabelledRows:
     """Return a UCI table as its configuration in ``conf/experiments`` encodes it."""
     config = load_config(configuration, "aggregate", {"DATA": str(data)})
-    frame = pd.read_csv(config.input.path, header=None, names=list(config.input.column_names or ()))
+    frame = pd.read_csv(str(config.input.path), header=None, names=list(config.input.column_names or ()))
     batch = pa.RecordBatch.from_pandas(frame.astype(float), preserve_index=False)
     schema = config.encoding
     features, keep = encode_features(batch, schema)

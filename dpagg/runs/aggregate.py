@@ -20,8 +20,10 @@ from dpagg.kernels.rows import RowSummary
 from dpagg.kernels.streams import Secret
 from dpagg.kernels.weights import Finish, hidden_level
 from dpagg.runs.calibrated import Calibrated
+from dpagg.runs.charging import Account, ledger_terms
+from dpagg.runs.monitoring import Monitor
 from dpagg.runs.plan import Plan, make_plan
-from dpagg.runs.release_facts import input_terms, release_facts
+from dpagg.runs.release_facts import csv_terms, input_terms, refuse_open_window, release_facts
 from dpagg.runs.reports import release_page
 from dpagg.runs.sampled import run_sampled
 
@@ -85,7 +87,14 @@ class AggregateResult:
         }
 
 
-def run_aggregate(spark: SparkSession, config: AggregateConfig, *, insecure_seed: int | None = None) -> AggregateResult:
+def run_aggregate(
+    spark: SparkSession,
+    config: AggregateConfig,
+    *,
+    insecure_seed: int | None = None,
+    allow_open_window: bool = False,
+    monitor: Monitor | None = None,
+) -> AggregateResult:
     """Draw one release and publish it at ``output.path``, or recognise that it is there already.
 
     Parameters
@@ -96,6 +105,10 @@ def run_aggregate(spark: SparkSession, config: AggregateConfig, *, insecure_seed
         Of the run.
     insecure_seed : int, optional
         Makes the release reproducible and not private; for tests and papers.
+    allow_open_window : bool
+        Whether labels may still arrive; the release of a partition again is charged again.
+    monitor : Monitor, optional
+        Is told how far the run has come.
 
     Returns
     -------
@@ -106,20 +119,29 @@ def run_aggregate(spark: SparkSession, config: AggregateConfig, *, insecure_seed
     ConfigError
         If something else is at the output path.
     DataError, PrivacyError
-        As `dpagg.runs.plan.make_plan`; or if the input changed while the release was drawn.
+        As `dpagg.runs.plan.make_plan`; if the release is over the ledger's budget (no label is read then); or if the
+        input changed while the release was drawn.
     """
-    from dpagg.spark.reading import read_table
+    from dpagg.spark.joining import read_input
 
-    return aggregate_table(spark, config, read_table(spark, config.input), insecure_seed=insecure_seed)
+    refuse_open_window(config, allow_open_window)
+    table = read_input(spark, config.input)
+    return aggregate_table(spark, config, table, insecure_seed=insecure_seed, monitor=monitor)
 
 
 def aggregate_table(
-    spark: SparkSession, config: AggregateConfig, table: InputTable, *, insecure_seed: int | None = None
+    spark: SparkSession,
+    config: AggregateConfig,
+    table: InputTable,
+    *,
+    insecure_seed: int | None = None,
+    monitor: Monitor | None = None,
 ) -> AggregateResult:
     """Do what `run_aggregate` does with a table that is open already."""
     from dpagg.spark.delta import check_output, drawn_bags, publish, published_certificate
 
     release_id = _release_id(spark, config, table, insecure_seed)
+    account = Account.of(spark, config, release_id, monitor)
     earlier = published_certificate(spark, config.output.path)
     if earlier is not None:
         if earlier.get("release_id") != release_id:
@@ -129,16 +151,18 @@ def aggregate_table(
                 remedy="Choose a new path: a release is never overwritten.",
             )
         _LOG.info("the release is published already; nothing was drawn")
+        account.found(earlier)
         return AggregateResult(config.output.path, earlier, is_new=False)
 
     check_output(spark, config.output.path)
     secret = Secret.fresh() if insecure_seed is None else Secret.insecure(insecure_seed)
     if isinstance(config.mechanism, SampledConfig):
-        promise = run_sampled(spark, config, table, secret, release_id)
+        promise = run_sampled(spark, config, table, secret, release_id, account)
         return AggregateResult(config.output.path, promise, is_new=True)
     plan = make_plan(spark, config, table)
+    account.charge(plan.calibrated.event, secret)
     drawn = draw_release(plan, config, secret, release_id)
-    promise = drawn.certificate
+    promise = drawn.certificate | account.publishing()
     comments = _PLAIN_COMMENTS if promise["engine"] == "plain" else _COMMENTS
     publish(
         drawn_bags(spark, drawn.finish, drawn.sums),
@@ -147,6 +171,7 @@ def aggregate_table(
         comments,
         page=release_page(promise),
     )
+    account.settle()
     return AggregateResult(config.output.path, promise, is_new=True)
 
 
@@ -279,8 +304,8 @@ def _release_id(spark: SparkSession, config: AggregateConfig, table: InputTable,
     """Name the request: what is asked of which input for which output, however their paths are written."""
     from dpagg.spark.files import qualified
 
-    asked = config.public_dict()
-    del asked["performance"], asked["output"], asked["input"]["path"]
+    asked = config.asked()
+    del asked["output"]
     identity = json.dumps(
         [asked, table.version, qualified(spark, config.output.path), insecure_seed], sort_keys=True, ensure_ascii=False
     )
@@ -306,7 +331,7 @@ def _certificate(
             f"ASSUMED by the user, not checked: the mean squared residual of the least-squares fit is at least "
             f"{privacy.floor.mean_squared_residual:g} per row, whatever the one label is.",
         )
-    assumptions += input_terms(config)
+    assumptions += [*csv_terms(config), *input_terms(config), *ledger_terms(config)]
     if engine == "plain":
         assumptions = ["None would help: see the statement."]
     unit = "one label" if privacy.unit is None else f"all labels of one {privacy.unit.column}"

@@ -18,6 +18,7 @@ from dpagg.regression.least_squares import LinearFit, fit_bounded_least_squares,
 from dpagg.regression.model import LinearModel
 from dpagg.runs.bag_fit import of_disjoint_bags, read_noisy_bags
 from dpagg.runs.model_file import FitResult, earlier_model, local_path, write_model
+from dpagg.runs.monitoring import Monitor
 from dpagg.runs.private_fit import run_private_fit
 from dpagg.runs.release_schema import carried_facts, release_schema
 from dpagg.runs.reports import report_beside
@@ -38,7 +39,12 @@ _SAME_MODEL = 1e-6
 
 
 def run_fit(
-    config: FitConfig | PrivateFitConfig, spark: SparkSession, *, insecure_seed: int | None = None
+    config: FitConfig | PrivateFitConfig,
+    spark: SparkSession,
+    *,
+    insecure_seed: int | None = None,
+    allow_open_window: bool = False,
+    monitor: Monitor | None = None,
 ) -> FitResult:
     """Fit a linear model and write it to ``output.path``, or recognise that it is there already.
 
@@ -54,6 +60,10 @@ def run_fit(
         With Delta.
     insecure_seed : int, optional
         Makes the fit of a table reproducible and not private; for tests and papers.
+    allow_open_window : bool
+        Whether labels of the table may still arrive.
+    monitor : Monitor, optional
+        Is told how far the fit of a table has come.
 
     Returns
     -------
@@ -69,7 +79,9 @@ def run_fit(
         If Spark fails or the model cannot be written.
     """
     if isinstance(config, PrivateFitConfig):
-        return run_private_fit(spark, config, insecure_seed=insecure_seed)
+        return run_private_fit(
+            spark, config, insecure_seed=insecure_seed, allow_open_window=allow_open_window, monitor=monitor
+        )
     if insecure_seed is not None:
         raise ConfigError("a fit of a release draws nothing, so a seed would do nothing", remedy="Leave it out.")
     from dpagg.spark.delta import read_certificate

@@ -16,7 +16,7 @@ from dpagg.errors import ConfigError, DataError, EnvironmentFault
 from dpagg.regression.model import LinearModel
 from dpagg.runs.reports import existing_report
 
-__all__ = ["FitResult", "earlier_model", "local_path", "write_model"]
+__all__ = ["FitResult", "earlier_model", "local_path", "model_certificate", "write_model"]
 
 
 @dataclass(frozen=True)
@@ -103,6 +103,12 @@ def earlier_model(target: Path) -> LinearModel | None:
             path="output.path",
             remedy="Choose a new path; nothing is ever overwritten.",
         ) from None
+
+
+def model_certificate(target: Path) -> dict[str, Any]:
+    """Return the certificate inside a model file that `earlier_model` found to be one; empty if it has none."""
+    found = json.loads(target.read_text(encoding="utf-8")).get("certificate")
+    return found if isinstance(found, dict) else {}
 
 
 def write_model(target: Path, document: Mapping[str, Any]) -> None:

@@ -101,10 +101,10 @@ def make_plan(spark: SparkSession, config: AggregateConfig, table: InputTable | 
     PrivacyError
         If delta is too large for the number of rows, or the number of bags too large for an assumed floor.
     """
-    from dpagg.spark.reading import read_table
+    from dpagg.spark.joining import read_input
     from dpagg.spark.rows import SparkRows
 
-    table = table if table is not None else read_table(spark, config.input)
+    table = table if table is not None else read_input(spark, config.input)
     table.refuse_partitions_by(config.encoding.label.name)
     unit = config.privacy.unit
     rows = SparkRows.of(table.df, config.encoding, config.input.row_id, None if unit is None else unit.column)

@@ -13,8 +13,9 @@ from dpagg.errors import ConfigError, DataError, EnvironmentFault
 from dpagg.regression.model import LinearModel
 from dpagg.runs.model_file import earlier_model
 from dpagg.runs.network_model import NetworkModel, read_network
+from dpagg.spark.joining import read_input
 from dpagg.spark.predicting import exists, predictions, stored_format, write_new
-from dpagg.spark.reading import normalise, read_table
+from dpagg.spark.reading import normalise
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -116,7 +117,7 @@ def run_predict(
         source = InputConfig(path=table, format=cast(Any, table_format or stored_format(spark, table)), row_id=row_id)
     except ValidationError:
         raise ConfigError(f"{table!r} is given, expected a path", path="INPUT") from None
-    read = read_table(spark, source)
+    read = read_input(spark, source)
     rows = normalise(read.df, model.schema, row_id, with_label=False)
     predict = model.network if isinstance(model, NetworkModel) else model.predict
     found = predictions(rows, model.schema, predict, row_id=row_id, column=column)

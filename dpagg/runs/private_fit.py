@@ -39,8 +39,11 @@ from dpagg.regression.linear_mixing import plan_linear_mixing
 from dpagg.regression.model import LinearModel
 from dpagg.regression.planning import Target
 from dpagg.regression.whitened_mixing import WhitenedMixingPlan, plan_whitened_mixing
+from dpagg.runs.charging import Account, ledger_terms
 from dpagg.runs.fit_terms import fit_public, fit_terms, fit_unit
-from dpagg.runs.model_file import FitResult, earlier_model, local_path, write_model
+from dpagg.runs.model_file import FitResult, earlier_model, local_path, model_certificate, write_model
+from dpagg.runs.monitoring import Monitor
+from dpagg.runs.release_facts import input_terms, refuse_open_window
 from dpagg.runs.reports import report_beside
 from dpagg.runs.rows import Source
 
@@ -70,7 +73,14 @@ class SolverPlan(Protocol):
         """Draw the releases and return the fit."""
 
 
-def run_private_fit(spark: SparkSession, config: PrivateFitConfig, *, insecure_seed: int | None = None) -> FitResult:
+def run_private_fit(
+    spark: SparkSession,
+    config: PrivateFitConfig,
+    *,
+    insecure_seed: int | None = None,
+    allow_open_window: bool = False,
+    monitor: Monitor | None = None,
+) -> FitResult:
     """Fit a linear model on the rows of a table and write it to ``output.path``, or recognise that it is there already.
 
     Guarantee: (epsilon, delta) of the configuration for its adjacency; sensitivities as in
@@ -85,6 +95,10 @@ def run_private_fit(spark: SparkSession, config: PrivateFitConfig, *, insecure_s
         Of the run.
     insecure_seed : int, optional
         Makes the fit reproducible and not private; for tests and papers.
+    allow_open_window : bool
+        Whether labels may still arrive; a fit of the partition again is charged again.
+    monitor : Monitor, optional
+        Is told how far the run has come.
 
     Returns
     -------
@@ -97,15 +111,18 @@ def run_private_fit(spark: SparkSession, config: PrivateFitConfig, *, insecure_s
     DataError
         If the table or a column is missing, of a wrong type, or changed while it was read.
     PrivacyError
-        If delta is too large for the number of rows, or the solver cannot meet the guarantee.
+        If delta is too large for the number of rows, the solver cannot meet the guarantee, or the ledger's budget does
+        not allow the fit (no label is read then).
     EnvironmentFault
         If Spark fails or the model cannot be written.
     """
-    from dpagg.spark.reading import read_table
+    from dpagg.spark.joining import read_input
 
     target = local_path(config.output.path)
-    table = read_table(spark, config.input)
+    refuse_open_window(config, allow_open_window)
+    table = read_input(spark, config.input)
     release_id = _release_id(config, table, str(target.absolute()), insecure_seed)
+    account = Account.of(spark, config, release_id, monitor)
     earlier = earlier_model(target)
     if earlier is not None:
         if earlier.release.get("release_id") != release_id:
@@ -115,13 +132,16 @@ def run_private_fit(spark: SparkSession, config: PrivateFitConfig, *, insecure_s
                 remedy="Choose a new path: a model is never overwritten.",
             )
         _LOG.info("the model is there already; nothing was drawn")
+        account.found(model_certificate(target))
         report_beside(target)
         return FitResult(str(target), earlier, is_new=False)
 
     secret = Secret.fresh() if insecure_seed is None else Secret.insecure(insecure_seed)
-    found = fit_input(config, table, secret, release_id)
-    write_model(target, found.model.to_dict() | {"certificate": found.certificate})
+    found = fit_input(config, table, secret, release_id, account)
+    promise = found.certificate | account.publishing()
+    write_model(target, found.model.to_dict() | {"certificate": promise})
     report_beside(target)
+    account.settle()
     return FitResult(str(target), found.model, is_new=True)
 
 
@@ -133,10 +153,12 @@ class PrivateFit:
     certificate: dict[str, Any]
 
 
-def fit_input(config: PrivateFitConfig, table: InputTable, secret: Secret, release_id: str) -> PrivateFit:
+def fit_input(
+    config: PrivateFitConfig, table: InputTable, secret: Secret, release_id: str, account: Account | None = None
+) -> PrivateFit:
     """Fit a linear model on the rows of a Spark table; guarantee and errors as `run_private_fit`."""
     from dpagg.spark.reading import normalise
-    from dpagg.spark.regression_data import packed_rows
+    from dpagg.spark.regression_data import packed_rows, unlabelled
 
     schema, declared_rows = config.encoding, config.privacy.num_rows
     table.refuse_partitions_by(schema.label.name)
@@ -147,12 +169,28 @@ def fit_input(config: PrivateFitConfig, table: InputTable, secret: Secret, relea
             table.refuse_partitions_by(feature.name, "feature")
     rows = normalise(table.df, schema)
     rule, block = BoundedRows(schema, config.mechanism.row_bound), config.performance.rows_per_block
+    charged = None
+    if account is not None and account.ledger is not None and config.privacy.adjacency == "change_one_label":
+        # What a label fit costs depends on features: a pass of its own, since the charge comes before any label.
+        bare = unlabelled(normalise(table.df, schema, with_label=False), schema)
+        with packed_rows(bare, rule, rows_a_block=block) as data:
+            _check_delta(config, data.num_rows)
+            charged = plan_solver(config, rule, data.num_rows, data)
+        account.charge(charged.event, secret)
     with packed_rows(rows, rule, num_rows=declared_rows, rows_a_block=block) as data:
-        return fit_data(config, rule, data, table, secret, release_id)
+        return fit_data(config, rule, data, table, secret, release_id, account=account, charged=charged)
 
 
 def fit_data(
-    config: PrivateFitConfig, rule: BoundedRows, data: Data, table: Source, secret: Secret, release_id: str
+    config: PrivateFitConfig,
+    rule: BoundedRows,
+    data: Data,
+    table: Source,
+    secret: Secret,
+    release_id: str,
+    *,
+    account: Account | None = None,
+    charged: SolverPlan | None = None,
 ) -> PrivateFit:
     """Fit a linear model on encoded rows, wherever they are; guarantee and errors as `run_private_fit`.
 
@@ -170,10 +208,19 @@ def fit_data(
         Of this fit alone.
     release_id : str
         Names the streams of the fit.
+    account : Account, optional
+        Is charged before the first draw, unless it was.
+    charged : SolverPlan, optional
+        What it was charged for.
     """
-    num_rows = data.num_rows
-    _check_delta(config, num_rows)
-    plan = plan_solver(config, rule, num_rows, data)
+    num_rows = data.num_rows  # where it was declared no row has been read so far
+    if charged is None:
+        _check_delta(config, num_rows)
+        plan = plan_solver(config, rule, num_rows, data)
+        if account is not None:
+            account.charge(plan.event, secret)
+    else:
+        plan = charged
     estimate = _run(plan, config, rule, data, secret, release_id)
     table.recheck()
     promise = _certificate(config, rule, plan.event, num_rows, table, secret, release_id)
@@ -253,8 +300,7 @@ def _check_delta(config: PrivateFitConfig, num_rows: int) -> None:
 
 def _release_id(config: PrivateFitConfig, table: InputTable, output: str, insecure_seed: int | None) -> str:
     # However paths are spelled, it is the same input and the same output.
-    asked = config.public_dict() | {"output": {"path": output}}
-    del asked["performance"], asked["input"]["path"]
+    asked = config.asked() | {"output": {"path": output}}
     identity = json.dumps(["fit", asked, table.version, insecure_seed], sort_keys=True)
     return hashlib.sha256(identity.encode()).hexdigest()
 
@@ -279,7 +325,7 @@ def _certificate(
         epsilon=privacy.epsilon,
         delta=privacy.delta,
         is_private=secret.is_private,
-        assumptions=fit_terms(config, failure),
+        assumptions=[*fit_terms(config, failure), *input_terms(config), *ledger_terms(config)],
         public=fit_public(config),
         facts={
             # Whoever removes a model and runs again has two draws of one request.

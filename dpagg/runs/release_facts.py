@@ -10,13 +10,32 @@ from typing import Any
 
 import dpagg
 from dpagg.config import AggregateConfig, PrivateFitConfig
+from dpagg.errors import PrivacyError
 from dpagg.kernels.streams import Secret
 from dpagg.runs.rows import Source
 
 
-def input_terms(config: AggregateConfig) -> list[str]:
-    """Return what a reviewer has to accept about how the input is stored."""
-    if config.input.format != "csv":
+def input_terms(config: AggregateConfig | PrivateFitConfig) -> list[str]:
+    """Return what a reviewer has to accept about how the input is stored and joined."""
+    terms = []
+    window = config.input.attribution_window
+    if config.input.sql is not None:
+        terms.append(
+            "The query that makes the input was written so that neither which rows there are nor any feature depends "
+            "on a label: no filter, no inner join, no count of labels. It is not checked."
+        )
+    if window is not None:
+        terms.append(
+            f"Labels of {window.event_date} may arrive until {window.last_day.isoformat()}; "
+            + ("the release was made before, on request." if window.is_open else "the release was made after it.")
+        )
+    return terms
+
+
+def csv_terms(config: AggregateConfig) -> list[str]:
+    """Return what a reviewer has to accept about an input that is CSV."""
+    tables = config.input.tables or {}
+    if config.input.format != "csv" and all(table.format != "csv" for table in tables.values()):
         return []
     return [
         "The input is CSV with a well-formed text of the label in every row: a label cell with an unclosed quote, a "
@@ -25,13 +44,32 @@ def input_terms(config: AggregateConfig) -> list[str]:
     ]
 
 
+def refuse_open_window(config: AggregateConfig | PrivateFitConfig, allowed: bool) -> None:
+    """Refuse a release while labels of its rows may still arrive.
+
+    Raises
+    ------
+    PrivacyError
+        Unless it is allowed.
+    """
+    window = config.input.attribution_window
+    if window is None or allowed or not window.is_open:
+        return
+    raise PrivacyError(
+        f"labels of {window.event_date} may arrive until {window.last_day.isoformat()}, and a release now would have "
+        "to be made, and paid for, again for those that come late",
+        path="input.attribution_window",
+        remedy=f"Run it after {window.last_day.isoformat()}, or with --allow-open-window.",
+    )
+
+
 def request_id(config: AggregateConfig | PrivateFitConfig, table: Source, insecure_seed: int | None) -> str:
     """Name a request whose table a program holds, and whose answer it may write anywhere.
 
     The table's version makes each request another one, unless a public seed asks for the same answer again.
     """
-    asked = config.public_dict()
-    del asked["performance"], asked["output"]
+    asked = config.asked()
+    del asked["output"]
     identity = json.dumps(["held", asked, table.version, insecure_seed], sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(identity.encode()).hexdigest()
 

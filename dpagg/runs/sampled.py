@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,8 @@ from dpagg.kernels.rows import RowRule, RowSummary
 from dpagg.kernels.streams import Secret
 from dpagg.regression.planning import relative_excess_loss
 from dpagg.runs.bag_events import flag_event, least_flag_bag, least_noisy_bag, noisy_event
-from dpagg.runs.release_facts import input_terms, release_facts
+from dpagg.runs.charging import Account, ledger_terms
+from dpagg.runs.release_facts import csv_terms, input_terms, release_facts
 from dpagg.runs.reports import release_page
 from dpagg.runs.rows import Bags, Rows, Source
 
@@ -121,10 +123,10 @@ def make_sampled_plan(
     PrivacyError
         If delta is too large for the number of rows, or what was asked for does not meet the guarantee.
     """
-    from dpagg.spark.reading import read_table
+    from dpagg.spark.joining import read_input
     from dpagg.spark.rows import SparkRows
 
-    table = table if table is not None else read_table(spark, config.input)
+    table = table if table is not None else read_input(spark, config.input)
     table.refuse_partitions_by(config.encoding.label.name)
     rows = SparkRows.of(table.df, config.encoding, config.input.row_id)
     return plan_bags(config, table, rows, secret=secret, release_id=release_id, with_labels=with_labels)
@@ -187,7 +189,12 @@ def plan_bags(
 
 
 def run_sampled(
-    spark: SparkSession, config: AggregateConfig, table: InputTable, secret: Secret, release_id: str
+    spark: SparkSession,
+    config: AggregateConfig,
+    table: InputTable,
+    secret: Secret,
+    release_id: str,
+    account: Account | None = None,
 ) -> dict[str, Any]:
     """Draw one release of bags, publish it at ``output.path``, and return its certificate.
 
@@ -198,16 +205,44 @@ def run_sampled(
     """
     from dpagg.spark.delta import publish
 
-    plan = make_sampled_plan(spark, config, table, secret=secret, release_id=release_id, with_labels=True)
+    account = Account(None, config, release_id) if account is None else account
+    charged = None
+    if account.ledger is not None:
+        # What weighted sums cost is known once bags are ranked and leverages measured: a pass of its own, since the
+        # charge comes before any label is read.
+        charged = make_sampled_plan(spark, config, table, secret=secret, release_id=release_id)
+        account.charge(charged.event, secret)
+    if charged is not None and isinstance(charged.event, NoisyLabelAggregation):
+        plan = charged  # labels are read when it is written
+    else:
+        plan = make_sampled_plan(spark, config, table, secret=secret, release_id=release_id, with_labels=True)
     try:
+        if charged is not None:
+            plan = _as_charged(plan, charged)
         bags, comments = draw_sampled(plan)
         promise = sampled_certificate(plan, config)
+        table.recheck()  # before any file could be seen: what was charged is then not lost
+        promise |= account.publishing()
         # Bags are made from the input as they are written (held sums too, where an executor lost them).
         publish(bags, config.output.path, promise, comments, confirm=table.recheck, page=release_page(promise))
+        account.settle()
     finally:
         if plan.sums is not None:
             plan.sums.release()
     return promise
+
+
+def _as_charged(plan: SampledPlan, charged: SampledPlan) -> SampledPlan:
+    """Return the plan with the event that was charged, from the same bags."""
+    largest, before = plan.largest_leverage or 0.0, charged.largest_leverage or 0.0
+    # Leverages may differ in the last bits between passes: matrix products depend on the size of a batch.
+    same = plan.summary == charged.summary and plan.bags_left_out == charged.bags_left_out
+    if not same or abs(largest - before) > 1e-9 * before:
+        raise DataError(
+            "the input changed while it was read; nothing was published",
+            remedy="Run again when nothing writes to it, or read a Delta table, whose version is pinned.",
+        )
+    return dataclasses.replace(plan, event=charged.event, largest_leverage=charged.largest_leverage)
 
 
 def draw_sampled(plan: SampledPlan) -> tuple[Any, dict[str, str]]:
@@ -277,7 +312,7 @@ def sampled_certificate(plan: SampledPlan, config: AggregateConfig) -> dict[str,
         epsilon=privacy.epsilon,
         delta=privacy.delta,
         is_private=secret.is_private,
-        assumptions=[*terms, *input_terms(config)],
+        assumptions=[*terms, *csv_terms(config), *input_terms(config), *ledger_terms(config)],
         public=public,
         facts=facts | release_facts(config, plan.table, secret, plan.ranking.release_id),
     )

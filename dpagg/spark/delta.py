@@ -123,6 +123,13 @@ def publish(
         move_new(spark, staging, target, path)
     finally:
         remove(spark, staging)
+    # Where moving is not one step (object stores) another run may have moved its own there at the same time.
+    if read_text(spark, f"{target}/{CERTIFICATE_FILE}") != text:
+        raise EnvironmentFault(
+            f"{path} does not hold what this run wrote: another run, perhaps, published there at the same time",
+            path="output.path",
+            remedy="Use neither: choose a new path for each. Both count as made.",
+        )
 
 
 @contextmanager

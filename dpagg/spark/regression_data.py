@@ -12,10 +12,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark import RDD, StorageLevel
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from dpagg.errors import EnvironmentFault
 from dpagg.kernels.bounded_rows import BoundedRows, pack, unpack
 from dpagg.kernels.clipping import Energies, ResidualQuery, ResidualSums, RowShape
+from dpagg.kernels.encoding import Schema
 from dpagg.kernels.labelled_factor import LabelledFactor
 from dpagg.kernels.sketches import sketch_rows, sketch_share
 from dpagg.kernels.streams import Secret
@@ -155,6 +157,11 @@ class SparkData:
 
         total = merge_up(self.blocks.mapPartitions(states), merge)
         return total if total is not None else of_block(np.zeros((0, width)), np.zeros(0))
+
+
+def unlabelled(df: DataFrame, schema: Schema) -> DataFrame:
+    """Return a table that `normalise` left without labels, with the least label in every row, to plan from features."""
+    return df.withColumn(schema.label.name, F.lit(schema.label.lower).cast("double"))
 
 
 @contextmanager

@@ -92,6 +92,17 @@ def test_what_delta_does_not_list_is_removed(spark, tmp_path):
     assert read_certificate(spark, str(path)) == {"release_id": "x"}
 
 
+def test_a_release_that_is_not_the_own_one_is_noticed(spark, tmp_path, monkeypatch):
+    # As on an object store, where a folder is moved file by file.
+    def moved_into(_spark, source, target, _shown):
+        os.rename(source.removeprefix("file:"), target.removeprefix("file:"))
+        (tmp_path / "out" / "_certificate.json").write_text("{}")
+
+    monkeypatch.setattr("dpagg.spark.delta.move_new", moved_into)
+    with pytest.raises(EnvironmentFault, match="not hold what this run wrote"):
+        publish(rows(spark), str(tmp_path / "out"), {"release_id": "x"}, COMMENTS)
+
+
 def test_a_write_that_fails_leaves_nothing(spark, tmp_path):
     def explode(batches):
         for batch in batches:

@@ -183,7 +183,8 @@ def test_rerun_finds_the_model_and_anything_else_is_refused(
         ({"mechanism": {"name": "ihm", "sketch_size": 5}}, "mechanism.sketch_size"),
         ({"num_rows": None}, "privacy.num_rows"),
         ({"release": {"path": "r"}}, "release"),
-        ({"ledger": {"path": "r"}}, "ledger"),
+        ({"ledger": {"path": "r", "dataset": "d"}}, "ledger.partition"),
+        ({"ledger": None}, "ledger"),
         ({"row_id": "key"}, "input.row_id"),
     ],
 )

@@ -216,7 +216,7 @@ def test_an_assumed_floor_is_printed_as_one(attempt, tmp_path):
         ({"input__row_id": "kay"}, 4, ["kay", "key"]),
         ({"input__path": "/nowhere/table.parquet"}, 4, ["/nowhere/table.parquet"]),
         ({"input__format": "delta"}, 4, ["not a Delta table"]),
-        ({"ledger": {"path": "x"}}, 2, ["ledger"]),
+        ({"ledger": {"path": "x"}}, 2, ["ledger.dataset"]),
         ({"privacy__unit": {"column": "user", "max_rows": 2}}, 4, ["user", "privacy.unit.column"]),
         ({"privacy__unit": {"column": "key", "max_rows": 2}, "input__row_id": None}, 2, ["privacy.unit", "row_id"]),
         ({"input__row_id": None, "performance": {"engine": "rows"}}, 2, ["row_id"]),

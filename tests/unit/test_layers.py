@@ -34,6 +34,7 @@ ALLOWED: dict[str, set[str]] = {
     "kernels": {"numpy", "pyarrow", "randomgen"},
     "accounting": {"numpy", "scipy", "dp_accounting"},
     "regression": {"numpy", "scipy"},
+    "ledger": set(),
     "audit": {"numpy", "scipy", "pyarrow"},
     "report": {"numpy", "scipy", "matplotlib", "jinja2", "markupsafe"},
 }

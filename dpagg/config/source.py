@@ -1,0 +1,120 @@
+"""The input of a run: a table, or tables and a query that joins them, and until when labels may arrive."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from typing import Annotated, Any, Literal, Self, TypeAlias
+
+from pydantic import BeforeValidator, Field, StringConstraints, model_validator
+
+from dpagg.config.fields import Model, Text, a_number, refused
+
+Version: TypeAlias = Annotated[int, BeforeValidator(a_number), Field(ge=0)] | None
+Name: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+Format: TypeAlias = Literal["parquet", "delta", "csv"]
+
+
+class TableConfig(Model):
+    """One of several tables that a query joins; in the format of the input unless it has its own."""
+
+    path: Text
+    format: Format | None = None
+    version: Version = None
+
+
+def _a_table(given: Any) -> Any:
+    return {"path": given} if isinstance(given, str) else given
+
+
+class WindowConfig(Model):
+    """Until when labels of the rows may arrive: the days after an event date, ISO dates.
+
+    A release of an open window would be made again, and charged again, for the labels that came late. ``as_of`` is the
+    day to judge by: today (UTC) unless it is given.
+    """
+
+    event_date: Text
+    days: Annotated[int, BeforeValidator(a_number), Field(ge=0)]
+    as_of: Text | None = None
+
+    @model_validator(mode="after")
+    def _are_dates(self) -> Self:
+        for field in ("event_date", "as_of"):
+            given = getattr(self, field)
+            try:
+                _ = given is None or date.fromisoformat(given)
+            except ValueError:
+                raise refused(f"{given!r} is given, expected a date like 2026-11-28", field=field) from None
+        return self
+
+    @property
+    def last_day(self) -> date:
+        """The last day on which a label may arrive."""
+        return date.fromisoformat(self.event_date) + timedelta(days=self.days)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether labels may still arrive."""
+        today = datetime.now(UTC).date() if self.as_of is None else date.fromisoformat(self.as_of)
+        return today <= self.last_day
+
+
+class InputConfig(Model):
+    """The table to read, or tables and the query that joins them; and the column that identifies its rows."""
+
+    path: Text | None = None
+    format: Format
+    tables: dict[Name, Annotated[TableConfig, BeforeValidator(_a_table)]] | None = None
+    sql: Text | None = None
+    row_id: Text | None = None
+    version: Version = None
+    header: bool = True
+    delimiter: Annotated[str, StringConstraints(min_length=1, max_length=8)] = ","
+    column_names: tuple[Text, ...] | None = None
+    attribution_window: WindowConfig | None = None
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.tables is None) != (self.sql is None):
+            raise refused(
+                "tables and the query that joins them belong together",
+                field="tables" if self.sql is None else "sql",
+                remedy="Give input.tables and input.sql, or input.path.",
+            )
+        if (self.path is None) == (self.tables is None):
+            raise refused(
+                "a required key is missing: the table to read"
+                if self.path is None
+                else "there is a path and tables to join",
+                field="path",
+                remedy="Give input.path, or input.tables with input.sql.",
+            )
+        if self.tables is not None:
+            if not self.tables:
+                raise refused("no table is given", field="tables")
+            for key in ("version", "column_names"):
+                if getattr(self, key) is not None:
+                    raise refused(
+                        "this is for one table, not for several", field=key, remedy="Give it in input.tables."
+                    )
+        return self
+
+    @model_validator(mode="after")
+    def _fits_format(self) -> Self:
+        tables = [] if self.tables is None else [table.format for table in self.tables.values()]
+        if self.format != "csv" and "csv" not in tables:
+            for key in ("header", "delimiter", "column_names"):
+                if getattr(self, key) != type(self).model_fields[key].default:
+                    raise refused(f"this is for csv, but input.format is {self.format}", field=key)
+        if self.format != "delta" and self.version is not None:
+            raise refused(f"only a Delta table has versions, input.format is {self.format}", field="version")
+        if self.column_names is not None:
+            if self.header:
+                raise refused(
+                    "a file with a header names its columns itself",
+                    field="column_names",
+                    remedy="Leave it out, or set input.header: false.",
+                )
+            if len({name.lower() for name in self.column_names}) < len(self.column_names):
+                raise refused("a name is given twice (case doesn't count)", field="column_names")
+        return self

@@ -1,0 +1,192 @@
+"""The input of a run: one table, or tables joined by a query, each pinned to a version."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from py4j.protocol import Py4JError
+from pyspark.errors import ParseException, PySparkException
+from pyspark.sql import SparkSession
+
+from dpagg.errors import ConfigError, DataError
+from dpagg.spark.engines import spark_faults
+from dpagg.spark.reading import InputTable, TableSource, read_table
+
+_ANSI = "spark.sql.ansi.enabled"
+
+
+class NamedTable(Protocol):
+    """One table of a join."""
+
+    @property
+    def path(self) -> str:
+        """Path or URI."""
+
+    @property
+    def format(self) -> str | None:
+        """As `TableSource.format`; None is that of the input."""
+
+    @property
+    def version(self) -> int | None:
+        """Version of a Delta table; None is the latest."""
+
+
+class InputSource(Protocol):
+    """The ``input`` section of a configuration."""
+
+    @property
+    def path(self) -> str | None:
+        """Of one table."""
+
+    @property
+    def format(self) -> str:
+        """As `TableSource.format`."""
+
+    @property
+    def version(self) -> int | None:
+        """As `TableSource.version`."""
+
+    @property
+    def header(self) -> bool:
+        """As `TableSource.header`."""
+
+    @property
+    def delimiter(self) -> str:
+        """As `TableSource.delimiter`."""
+
+    @property
+    def column_names(self) -> Sequence[str] | None:
+        """As `TableSource.column_names`."""
+
+    @property
+    def tables(self) -> Mapping[str, NamedTable] | None:
+        """Tables by the names that the query has for them, instead of a path."""
+
+    @property
+    def sql(self) -> str | None:
+        """The query."""
+
+
+@dataclass(frozen=True)
+class _Table:
+    path: str
+    format: str
+    version: int | None
+    header: bool
+    delimiter: str
+    column_names: Sequence[str] | None = None
+
+
+def read_input(spark: SparkSession, source: InputSource) -> InputTable:
+    """Open the input and pin its version.
+
+    Raises
+    ------
+    ConfigError
+        If the query is not one that reads, or reads other rows each time.
+    DataError
+        As `dpagg.spark.reading.read_table`, for each table; or if the query does not fit the tables.
+    EnvironmentFault
+        If Spark itself failed.
+    """
+    names = {} if source.tables is None else dict(source.tables)
+    if source.path is not None:
+        return read_table(spark, _one(source, source.path, source.format, source.version))
+    opened = {
+        name: read_table(spark, _one(source, table.path, table.format or source.format, table.version))
+        for name, table in names.items()
+    }
+    query = source.sql or ""
+    with _views(spark, opened), _failing_quietly(spark):
+        try:
+            # In brackets, so that nothing but a query is a query.
+            df = spark.sql(f"SELECT * FROM (\n{query}\n)")
+        except (PySparkException, Py4JError) as error:
+            raise _unfit(error) from None
+    analysed: Any = df._jdf
+    if not analysed.queryExecution().analyzed().deterministic():
+        raise ConfigError(
+            "the query draws something at random, so that a task that runs again would read other rows",
+            path="input.sql",
+            remedy="Leave out rand(), uuid() and the like.",
+        )
+    with spark_faults("while the query was tried"):
+        if df.isEmpty():
+            raise DataError("the query finds no rows", path="input.sql")
+    digest = hashlib.sha256(query.encode()).hexdigest()
+
+    def pinned() -> dict[str, Any]:
+        tables = {name: table._now() for name, table in opened.items()}
+        return _joined_version(tables, {name: table.version for name, table in opened.items()}, digest)
+
+    first = {name: table.pinned for name, table in opened.items()}
+    return InputTable(df, _joined_version(first, {n: t.version for n, t in opened.items()}, digest), pinned)
+
+
+def _one(source: InputSource, path: str, table_format: str, version: int | None) -> TableSource:
+    return _Table(path, table_format, version, source.header, source.delimiter, source.column_names)
+
+
+def _joined_version(
+    tables: Mapping[str, Mapping[str, Any]], public: Mapping[str, Mapping[str, Any]], digest: str
+) -> dict[str, Any]:
+    everything = json.dumps(tables, sort_keys=True)
+    return {
+        "format": "sql",
+        "tables": dict(public),
+        "sql_sha256": digest,
+        "partition_columns": sorted({name for t in tables.values() for name in t.get("partition_columns", [])}),
+        # Sizes of files are in it: compared, and not published.
+        "listing_with_sizes_sha256": hashlib.sha256(everything.encode()).hexdigest(),
+    }
+
+
+@contextmanager
+def _views(spark: SparkSession, tables: Mapping[str, InputTable]) -> Iterator[None]:
+    """Give tables their names while the query is analysed; what it reads is settled then."""
+    taken = {table.name.lower() for table in spark.catalog.listTables() if table.isTemporary}
+    for name in tables:
+        if name.lower() in taken:
+            raise ConfigError(
+                f"the session has a view {name!r} already", path="input.tables", remedy="Take another name."
+            )
+    try:
+        for name, table in tables.items():
+            table.df.createOrReplaceTempView(name)
+        yield
+    finally:
+        for name in tables:
+            with suppress(Py4JError):
+                spark.catalog.dropTempView(name)
+
+
+@contextmanager
+def _failing_quietly(spark: SparkSession) -> Iterator[None]:
+    """Analyse without ANSI mode: a cell that cannot be cast is null then, and no error that would tell of it."""
+    before = spark.conf.get(_ANSI, None)
+    spark.conf.set(_ANSI, "false")
+    try:
+        yield
+    finally:
+        if before is None:
+            spark.conf.unset(_ANSI)
+        else:
+            spark.conf.set(_ANSI, before)
+
+
+def _unfit(error: Exception) -> ConfigError | DataError:
+    # The name of the condition is a constant of Spark; its text may quote what it met.
+    condition = error.getCondition() if isinstance(error, PySparkException) else None
+    said = condition or type(error).__name__
+    if isinstance(error, ParseException):
+        return ConfigError(f"the query is not one that Spark understands ({said})", path="input.sql")
+    return DataError(
+        f"the query does not fit the tables ({said})",
+        path="input.sql",
+        remedy="Names of tables are the keys of input.tables; try the query in spark-sql.",
+    )

@@ -1,0 +1,85 @@
+"""Tables joined by a query: pinned, quiet about cells, refused where the query would not read the same rows twice."""
+
+import json
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+
+from dpagg.errors import ConfigError, DataError
+from dpagg.spark.joining import read_input
+
+QUERY = """
+SELECT i.key, i.price, c.sale FROM imp i
+LEFT JOIN (SELECT key, sum(try_cast(sale AS double)) AS sale FROM conv GROUP BY key) c ON c.key = i.key  -- a comment
+"""
+
+
+@pytest.fixture
+def source(spark, tmp_path):
+    pd.DataFrame({"key": [1, 2, 3], "price": [5.0, 6.0, 7.0]}).to_parquet(tmp_path / "imp.parquet")
+    conversions = spark.createDataFrame([(1, "10"), (1, "5"), (3, "secret-cell")], "key long, sale string")
+    conversions.write.format("delta").save(str(tmp_path / "conv"))
+    table = SimpleNamespace(path=str(tmp_path / "conv"), format="delta", version=None)
+    tables = {"imp": SimpleNamespace(path=str(tmp_path / "imp.parquet"), format=None, version=None), "conv": table}
+    return SimpleNamespace(
+        path=None,
+        format="parquet",
+        version=None,
+        header=True,
+        delimiter=",",
+        column_names=None,
+        tables=tables,
+        sql=QUERY,
+    )
+
+
+def test_a_join_is_pinned_and_any_change_is_noticed(spark, source, tmp_path):
+    table = read_input(spark, source)
+    assert sorted(map(tuple, table.df.collect())) == [(1, 5.0, 15.0), (2, 6.0, None), (3, 7.0, None)]
+    version = table.version
+    assert version["tables"]["conv"]["version"] == 0 and version["tables"]["imp"]["format"] == "parquet"
+    assert "listing_with_sizes" not in json.dumps(version)
+    table.recheck()
+    # A commit to the Delta table after it was pinned changes nothing; another file does.
+    spark.sql(f"INSERT INTO delta.`{tmp_path}/conv` VALUES (2, '7')")
+    table.recheck()
+    assert table.df.where("key = 2").collect()[0]["sale"] is None
+    source.tables["conv"].version = 1
+    again = read_input(spark, source)
+    assert again.version != version and again.df.where("key = 2").collect()[0]["sale"] == 7.0
+    pd.DataFrame({"key": [1, 2, 3, 4], "price": [5.0, 6.0, 7.0, 8.0]}).to_parquet(tmp_path / "imp.parquet")
+    with pytest.raises(DataError, match="changed"):
+        again.recheck()
+    assert spark.catalog.listTables() == []
+
+
+def test_a_cast_that_fails_raises_nothing(spark, source):
+    spark.conf.set("spark.sql.ansi.enabled", "true")
+    source.sql = "SELECT key, CAST(sale AS double) AS sale, 1 / 0 AS price FROM conv"
+    assert read_input(spark, source).df.where("key = 3").collect()[0]["sale"] is None
+    assert spark.conf.get("spark.sql.ansi.enabled") == "true"
+
+
+@pytest.mark.parametrize(
+    ("query", "fault", "said"),
+    [
+        ("SELECT key, rand() AS price FROM imp", ConfigError, "at random"),
+        ("DROP TABLE imp", ConfigError, "not one that Spark understands"),
+        ("SELECT 1) ; (SELECT 2", ConfigError, "not one that Spark understands"),
+        ("SELECT prize FROM imp", DataError, "UNRESOLVED_COLUMN"),
+        ("SELECT * FROM impressions", DataError, "TABLE_OR_VIEW_NOT_FOUND"),
+        ("SELECT * FROM imp WHERE price > 100", DataError, "finds no rows"),
+    ],
+)
+def test_queries_that_are_refused(spark, source, query, fault, said):
+    source.sql = query
+    with pytest.raises(fault, match=said):
+        read_input(spark, source)
+
+
+def test_a_view_of_the_session_is_left_alone(spark, source):
+    spark.range(2).createOrReplaceTempView("imp")
+    with pytest.raises(ConfigError, match="has a view 'imp'"):
+        read_input(spark, source)
+    assert spark.table("imp").count() == 2
