@@ -109,7 +109,7 @@ def test_a_run_that_ends_anywhere_costs_no_less_than_what_left(attempt, spark, t
 
     for target, states in [
         ("dpagg.runs.aggregate._draw", ["reserved"]),
-        ("dpagg.runs.aggregate.publish", ["publishing"]),  # the reserved one, which goes on
+        ("dpagg.spark.delta.publish", ["publishing"]),  # the reserved one, which goes on
         ("dpagg.ledger.Ledger.settle", ["publishing", "publishing"]),  # charged anew, published, not settled
     ]:
         monkeypatch.setattr(target, gone)
