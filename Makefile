@@ -6,8 +6,9 @@ BIN := $(VENV)/bin
 EXTRAS ?= dev
 DEMO_OUT ?= build/demo
 PYTEST_ARGS ?=
+PYTHONS ?= python3.11 python3.12 python3.13
 
-.PHONY: help install demo pack test test-slow test-cluster bench lint format clean
+.PHONY: help install demo pack test test-slow test-cluster bench lint format wheels-check clean
 .DELETE_ON_ERROR:
 
 help:
@@ -18,6 +19,7 @@ help:
 	@echo "make pack       what a cluster needs: build/environment.tar.gz for executors, build/dpagg.zip"
 	@echo "make bench      time the engines against Spark SQL, MLlib and numpy; table and figure in README.md"
 	@echo "make lint       ruff and mypy"
+	@echo "make wheels-check  install the wheel in a clean environment of each Python found, and use it"
 	@echo "make install    the virtual environment, Java and the Delta jars"
 
 install: $(VENV)/.installed
@@ -72,6 +74,19 @@ lint: install
 format: install
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# A Python that isn't there is named and left out: PYTHONS="/path/to/python3.12 ..." gives others.
+wheels-check: install
+	rm -rf build/wheels && mkdir -p build/wheels
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps -w build/wheels .
+	@tried=0; for python in $(PYTHONS); do \
+	  $$python -c 'import ensurepip, venv' 2>/dev/null || { echo "$$python: not here, left out"; continue; }; \
+	  clean=build/wheels/$$($$python -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
+	  $$python -m venv $$clean && wheel=$$(ls build/wheels/*.whl) || exit 1; \
+	  $$clean/bin/python -m pip install --quiet --disable-pip-version-check -c conf/constraints.txt "$$wheel[sklearn]" || exit 1; \
+	  cp tests/installed/check.py $$clean/check.py && (cd $$clean && bin/python check.py) || exit 1; \
+	  rm -rf $$clean; tried=$$((tried + 1)); \
+	done; test $$tried -gt 0 || { echo "none of $(PYTHONS) is here" >&2; exit 1; }
 
 clean:
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

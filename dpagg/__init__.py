@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dpagg.config import AggregateConfig, FitConfig, PrivateFitConfig, TrainConfig, load_config
+    from dpagg.interfaces.estimator import HessianMixingRegressor
+    from dpagg.interfaces.notebook import aggregate, fit, plan
+    from dpagg.interfaces.results import Fit, PlanOfRelease, Release
     from dpagg.regression.model import LinearModel
     from dpagg.runs.aggregate import run_aggregate
     from dpagg.runs.fit import run_fit
@@ -23,13 +26,20 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AggregateConfig",
+    "Fit",
     "FitConfig",
+    "HessianMixingRegressor",
     "LinearModel",
+    "PlanOfRelease",
     "PrivateFitConfig",
+    "Release",
     "SessionSettings",
     "TrainConfig",
+    "aggregate",
+    "fit",
     "load_config",
     "make_plan",
+    "plan",
     "run_aggregate",
     "run_fit",
     "run_predict",
@@ -39,13 +49,20 @@ __all__ = [
 
 _HOMES = {
     "AggregateConfig": "dpagg.config",
+    "Fit": "dpagg.interfaces.results",
     "FitConfig": "dpagg.config",
+    "HessianMixingRegressor": "dpagg.interfaces.estimator",
     "LinearModel": "dpagg.regression.model",
+    "PlanOfRelease": "dpagg.interfaces.results",
     "PrivateFitConfig": "dpagg.config",
+    "Release": "dpagg.interfaces.results",
     "SessionSettings": "dpagg.spark.session",
     "TrainConfig": "dpagg.config",
+    "aggregate": "dpagg.interfaces.notebook",
+    "fit": "dpagg.interfaces.notebook",
     "load_config": "dpagg.config",
     "make_plan": "dpagg.runs.plan",
+    "plan": "dpagg.interfaces.notebook",
     "run_aggregate": "dpagg.runs.aggregate",
     "run_fit": "dpagg.runs.fit",
     "run_predict": "dpagg.runs.predict",

@@ -12,8 +12,9 @@ from dpagg.config.fitting import (
     PrivateFitConfig,
     SolverConfig,
 )
+from dpagg.config.in_memory import HeldAggregateConfig, HeldFitConfig
 from dpagg.config.ledger import BudgetConfig, LedgerConfig
-from dpagg.config.loading import load_config, parse_config, parse_settings
+from dpagg.config.loading import load_config, parse_config, parse_settings, validated
 from dpagg.config.models import (
     AggregateConfig,
     AssumedFloorConfig,
@@ -45,6 +46,8 @@ __all__ = [
     "DpGdConfig",
     "FitConfig",
     "HashedConfig",
+    "HeldAggregateConfig",
+    "HeldFitConfig",
     "IhmConfig",
     "IhmPaperConfig",
     "InputConfig",
@@ -78,4 +81,5 @@ __all__ = [
     "load_config",
     "parse_config",
     "parse_settings",
+    "validated",
 ]

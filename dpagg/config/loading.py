@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args, overload
+from typing import Any, Literal, TypeAlias, TypeVar, get_args, overload
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -18,6 +18,7 @@ from dpagg.config.training import TrainConfig
 from dpagg.config.wording import dotted, nearest, shown, suggestion
 from dpagg.errors import ConfigError
 
+M = TypeVar("M", bound=BaseModel)
 Kind: TypeAlias = Literal["aggregate", "fit", "train"]
 AnyFitConfig: TypeAlias = FitConfig | PrivateFitConfig
 AnyConfig: TypeAlias = AggregateConfig | AnyFitConfig | TrainConfig
@@ -111,6 +112,11 @@ def parse_config(content: object, kind: Kind) -> AnyConfig:
     model: type[AnyConfig] = _models(kind)[0]
     if kind == "fit" and any(name in content for name in _OF_A_TABLE):
         model = PrivateFitConfig
+    return validated(content, model)
+
+
+def validated(content: object, model: type[M]) -> M:
+    """Validate nested mappings as a model; raises as `parse_config`."""
     try:
         return model.model_validate(content)
     except ValidationError as error:

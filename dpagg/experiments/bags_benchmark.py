@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 from dpagg.config import parse_config
 from dpagg.experiments.measuring import PeakMemory, processor_seconds
-from dpagg.kernels.bags import BagLayout
+from dpagg.kernels.bags import BagLayout, Ranking
 from dpagg.kernels.rows import RowRule
 from dpagg.kernels.streams import Secret
 from dpagg.runs.aggregate import run_aggregate
-from dpagg.spark.bagging import Ranking, rank_pass, routed_rows
+from dpagg.spark.bagging import rank_pass, routed_rows
 from dpagg.spark.session import SessionSettings, spark_session
 
 if TYPE_CHECKING:

@@ -19,10 +19,11 @@ from dpagg.config import AggregateConfig, parse_config
 from dpagg.experiments.measuring import PeakMemory
 from dpagg.experiments.numpy_limit import numpy_limit
 from dpagg.kernels.leverage import subspace
+from dpagg.kernels.passes import FactorPass
 from dpagg.kernels.rows import RowRule
 from dpagg.kernels.streams import Secret
 from dpagg.runs.aggregate import run_aggregate
-from dpagg.spark.engines import FactorPass, feature_pass, weighted_sums_pass
+from dpagg.spark.engines import feature_pass, weighted_sums_pass
 from dpagg.spark.mllib import mllib_gram, mllib_least_squares, sql_sums
 from dpagg.spark.reading import normalise, only_features
 

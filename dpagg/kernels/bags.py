@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from dpagg.kernels.rows import RowRule, RowSummary
 from dpagg.kernels.streams import Secret
 
 # Ranks are counted by their leading bits. With a hundred rows a bucket in ten million, the rows that two neighbouring
@@ -48,6 +49,46 @@ def key_bytes(column: pa.Array) -> list[bytes]:
 def bucket_of(ranks: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the bucket, at least 0 and less than `NUM_BUCKETS`, of each rank from `Secret.ranks`, shape (k, 2)."""
     return ranks[:, 0] >> _BUCKET_SHIFT
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """How the rows of a release are ranked: by what only the release's secret tells.
+
+    Attributes
+    ----------
+    rule : RowRule
+        How rows are encoded; those with a missing feature that drops them take no part.
+    row_id : str
+        Name of the row key.
+    secret : Secret
+        Of the release. It travels in the closures of tasks, never in an expression that a plan would show.
+    release_id : str
+        Names the release's streams.
+    """
+
+    rule: RowRule
+    row_id: str
+    secret: Secret
+    release_id: str
+
+
+@dataclass(frozen=True, eq=False)
+class RankPass:
+    """Ranks counted by bucket, and a summary of the rows: a commutative monoid."""
+
+    counts: NDArray[np.int64]
+    summary: RowSummary
+
+    @classmethod
+    def of(cls, ranks: NDArray[np.int64], num_missing: int) -> RankPass:
+        """Return the pass over rows of these ranks, shape (k, 2), and others that are left out."""
+        counts = np.bincount(bucket_of(ranks), minlength=NUM_BUCKETS)
+        return cls(counts, RowSummary(num_rows=len(ranks), num_missing=num_missing))
+
+    def merge(self, other: RankPass) -> RankPass:
+        """Return both passes together."""
+        return RankPass(self.counts + other.counts, self.summary.merge(other.summary))
 
 
 @dataclass(frozen=True, eq=False)

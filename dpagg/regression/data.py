@@ -63,6 +63,8 @@ class ArrayData:
         Clipped to within `label_bound` of zero.
     label_bound : float
         B, declared, positive.
+    num_rows : int, optional
+        Declared number of rows, compared with nothing; that of the arrays by default.
 
     Raises
     ------
@@ -71,7 +73,7 @@ class ArrayData:
         positive. (Whether values are finite is for the caller to ensure: an error about it would tell something.)
     """
 
-    def __init__(self, rows: Array, labels: Array, label_bound: float) -> None:
+    def __init__(self, rows: Array, labels: Array, label_bound: float, *, num_rows: int | None = None) -> None:
         if rows.ndim != 2 or labels.shape != rows.shape[:1] or not rows.size:
             raise DataError(f"shapes do not fit: rows {rows.shape}, labels {labels.shape}")
         if not (np.isfinite(label_bound) and label_bound > 0):
@@ -81,12 +83,13 @@ class ArrayData:
         self._rows = np.ascontiguousarray(clip_rows(rows.astype(np.float64), 1.0))
         self._labels = np.clip(labels.astype(np.float64), -label_bound, label_bound)
         self._label_bound = float(label_bound)
+        self._num_rows = len(rows) if num_rows is None else num_rows
         self._factor: Array | None = None
 
     @property
     def num_rows(self) -> int:
-        """Number of rows."""
-        return len(self._rows)
+        """Number of rows, as declared."""
+        return self._num_rows
 
     @property
     def num_columns(self) -> int:

@@ -26,14 +26,11 @@ from dpagg.runs.plan import Plan, make_plan
 from dpagg.runs.release_facts import csv_terms, input_terms, refuse_open_window, release_facts
 from dpagg.runs.reports import release_page
 from dpagg.runs.sampled import run_sampled
-from dpagg.spark.delta import CERTIFICATE_FILE, REPORT_FILE, check_output, drawn_bags, publish, published_certificate
-from dpagg.spark.engines import labelled_pass, plain_sums_pass, weighted_sums_pass
-from dpagg.spark.files import qualified
-from dpagg.spark.joining import read_input
-from dpagg.spark.reading import InputTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from dpagg.spark.reading import InputTable
 
 _LOG = logging.getLogger(__name__)
 _COMMENTS = {
@@ -68,6 +65,8 @@ class AggregateResult:
 
     def summary(self) -> dict[str, Any]:
         """Return what a person or a scheduler wants to know, as plain JSON values."""
+        from dpagg.spark.delta import CERTIFICATE_FILE, REPORT_FILE
+
         names = (
             "statement",
             "private",
@@ -123,8 +122,24 @@ def run_aggregate(
         As `dpagg.runs.plan.make_plan`; if the release is over the ledger's budget (no label is read then); or if the
         input changed while the release was drawn.
     """
+    from dpagg.spark.joining import read_input
+
     refuse_open_window(config, allow_open_window)
     table = read_input(spark, config.input, config.encoding.label.name)
+    return aggregate_table(spark, config, table, insecure_seed=insecure_seed, monitor=monitor)
+
+
+def aggregate_table(
+    spark: SparkSession,
+    config: AggregateConfig,
+    table: InputTable,
+    *,
+    insecure_seed: int | None = None,
+    monitor: Monitor | None = None,
+) -> AggregateResult:
+    """Do what `run_aggregate` does with a table that is open already."""
+    from dpagg.spark.delta import check_output, drawn_bags, publish, published_certificate
+
     release_id = _release_id(spark, config, table, insecure_seed)
     account = Account.of(spark, config, release_id, monitor)
     earlier = published_certificate(spark, config.output.path)
@@ -146,9 +161,52 @@ def run_aggregate(
         return AggregateResult(config.output.path, promise, is_new=True)
     plan = make_plan(spark, config, table)
     account.charge(plan.calibrated.event, secret)
+    drawn = draw_release(plan, config, secret, release_id)
+    promise = drawn.certificate | account.publishing()
+    comments = _PLAIN_COMMENTS if promise["engine"] == "plain" else _COMMENTS
+    publish(
+        drawn_bags(spark, drawn.finish, drawn.sums),
+        config.output.path,
+        promise,
+        comments,
+        page=release_page(promise, burn_down=account.burn_down()),
+    )
+    account.settle()
+    return AggregateResult(config.output.path, promise, is_new=True)
+
+
+@dataclass(frozen=True, eq=False)
+class DrawnRelease:
+    """A release up to its last step, which draws its rows where they are written.
+
+    Attributes
+    ----------
+    finish : Finish
+        The last step.
+    sums : ndarray, shape (m, r + 1), or None
+        Sums that are given to it. NOT private.
+    certificate : dict
+        Of the release.
+    """
+
+    finish: Finish
+    sums: NDArray[np.float64] | None
+    certificate: dict[str, Any]
+
+
+def draw_release(plan: Plan, config: AggregateConfig, secret: Secret, release_id: str) -> DrawnRelease:
+    """Read the labels of a plan's rows and settle everything about its release.
+
+    Raises
+    ------
+    ConfigError
+        If a row key is needed and there is none.
+    DataError
+        If the input changed since it was planned.
+    """
     engine = _engine(config)
-    drawn = _draw(plan, config, engine, secret, release_id, spark.sparkContext.defaultParallelism * 2)
-    table.recheck()
+    drawn = _draw(plan, config, engine, secret, release_id)
+    plan.table.recheck()
     settled = plan.calibrated if drawn.residual_norm is None else plan.calibrated.settle(drawn.residual_norm)
     finish = Finish(
         secret=secret,
@@ -158,12 +216,7 @@ def run_aggregate(
         rule=plan.rule,
         factor=drawn.factor,
     )
-    promise = _certificate(plan, settled, drawn, config, engine, secret, release_id) | account.publishing()
-    comments = _PLAIN_COMMENTS if engine == "plain" else _COMMENTS
-    page = release_page(promise, burn_down=account.burn_down())
-    publish(drawn_bags(spark, finish, drawn.sums), config.output.path, promise, comments, page=page)
-    account.settle()
-    return AggregateResult(config.output.path, promise, is_new=True)
+    return DrawnRelease(finish, drawn.sums, _certificate(plan, settled, drawn, config, engine, secret, release_id))
 
 
 def _noise_variance(settled: Calibrated, secret: Secret, release_id: str) -> float:
@@ -190,11 +243,11 @@ def _engine(config: AggregateConfig) -> str:
     return "factor" if config.performance.engine == "auto" else config.performance.engine
 
 
-def _draw(plan: Plan, config: AggregateConfig, engine: str, secret: Secret, release_id: str, partitions: int) -> _Drawn:
+def _draw(plan: Plan, config: AggregateConfig, engine: str, secret: Secret, release_id: str) -> _Drawn:
     """Read the labels."""
     factor, norm = None, None
     if engine == "factor" or plan.calibrated.floor is not None:
-        seen = labelled_pass(plan.rows, plan.rule)
+        seen = plan.rows.labelled_pass(plan.rule)
         _require_same_rows(plan, seen.summary)
         factor = seen.moments.root(plan.released)
         if plan.calibrated.floor is not None:
@@ -202,23 +255,20 @@ def _draw(plan: Plan, config: AggregateConfig, engine: str, secret: Secret, rele
             norm = float(seen.moments.residual_norm + plan.calibrated.floor.noise_std * noise)
     if engine == "factor":
         return _Drawn(factor=factor, residual_norm=norm)
-    row_id = config.input.row_id
-    if row_id is None:
+    if config.input.row_id is None:
         raise ConfigError(
             "bags of known members need a row key", path="input.row_id", remedy="Name the column that identifies a row."
         )
     if engine == "rows":
-        drawn = weighted_sums_pass(
-            plan.rows,
+        drawn = plan.rows.weighted_sums_pass(
             plan.rule,
-            row_id=row_id,
             num_bags=plan.calibrated.num_bags,
-            num_partitions=config.performance.num_partitions or partitions,
+            num_partitions=config.performance.num_partitions,
             secret=secret,
             release_id=release_id,
         )
     else:
-        drawn = plain_sums_pass(plan.rows, plan.rule, row_id=row_id, num_bags=plan.calibrated.num_bags)
+        drawn = plan.rows.plain_sums_pass(plan.rule, num_bags=plan.calibrated.num_bags)
     _require_same_rows(plan, drawn.summary)
     return _Drawn(sums=drawn.sums.totals, residual_norm=norm)
 
@@ -252,6 +302,8 @@ def _floor_facts(settled: Calibrated, drawn: _Drawn) -> dict[str, Any]:
 
 def _release_id(spark: SparkSession, config: AggregateConfig, table: InputTable, insecure_seed: int | None) -> str:
     """Name the request: what is asked of which input for which output, however their paths are written."""
+    from dpagg.spark.files import qualified
+
     asked = config.asked()
     del asked["output"]
     identity = json.dumps(

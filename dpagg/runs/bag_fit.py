@@ -5,20 +5,25 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpagg.regression.least_squares import fit_least_squares
 from dpagg.regression.model import LinearModel
-from dpagg.spark.noisy_bags import noisy_bag_factor
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 
-def read_noisy_bags(table: DataFrame, certificate: Mapping[str, Any]) -> tuple[NDArray[np.float64], int, float]:
+class BagFactor(Protocol):
+    """The factor of a release of noisy labels, wherever it is: `dpagg.spark.noisy_bags.noisy_bag_factor`."""
+
+    def __call__(
+        self, *, num_noised: int, noise_variance: float, row_variance: float
+    ) -> tuple[NDArray[np.float64], int, float]:
+        """Return factor, number of bags and mean share of the noised weights."""
+
+
+def read_noisy_bags(bag_factor: BagFactor, certificate: Mapping[str, Any]) -> tuple[NDArray[np.float64], int, float]:
     """Return the factor of a Sampled-Noisy-WTD-LAg release, weighted by the variance of each bag's label sum.
 
     Given the weights that variance is ``sigma^2 sum over noised of w^2 + r^2 sum w^2``. The first part is known: sigma
@@ -39,14 +44,12 @@ def read_noisy_bags(table: DataFrame, certificate: Mapping[str, Any]) -> tuple[N
         The estimate of r^2, at least 0, in squared units of the label.
     """
     num_noised, noise = int(certificate["num_noised"]), float(certificate["label_noise_variance"])
-    first, num_bags, share = noisy_bag_factor(table, num_noised=num_noised, noise_variance=0.0, row_variance=1.0)
+    first, num_bags, share = bag_factor(num_noised=num_noised, noise_variance=0.0, row_variance=1.0)
     if num_bags == 0 or not np.isfinite(first).all():
         return first, num_bags, 0.0
     spread = fit_least_squares(first, num_bags).residual_variance
     row_variance = max(0.0, spread - noise * share) if math.isfinite(spread) else 0.0
-    second, num_bags, _ = noisy_bag_factor(
-        table, num_noised=num_noised, noise_variance=noise, row_variance=row_variance
-    )
+    second, num_bags, _ = bag_factor(num_noised=num_noised, noise_variance=noise, row_variance=row_variance)
     return second, num_bags, row_variance
 
 

@@ -16,8 +16,6 @@ from dpagg.ledger import Book, FileStore, Ledger, Receipt, Request, Store, shari
 from dpagg.ledger.entries import PUBLISHING, SETTLED
 from dpagg.runs.fit_terms import fit_unit
 from dpagg.runs.monitoring import Monitor
-from dpagg.spark.files import qualified
-from dpagg.spark.ledger_store import DeltaStore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -220,5 +218,8 @@ def ledger_terms(config: AggregateConfig | PrivateFitConfig) -> list[str]:
 
 def ledger_store(spark: SparkSession, path: str) -> Store:
     """Return the store at a path: a file that is there and starts as one is a notebook's, all else a Delta table."""
+    from dpagg.spark.files import qualified
+    from dpagg.spark.ledger_store import DeltaStore
+
     local = Path(qualified(spark, path).removeprefix("file:"))
     return FileStore(local) if local.is_file() else DeltaStore(spark, path)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 import dpagg
-from dpagg.config import BoundedLeastSquaresConfig, FitConfig, PrivateFitConfig
+from dpagg.config import BoundedLeastSquaresConfig, FitConfig, LeastSquaresConfig, PrivateFitConfig
 from dpagg.errors import ConfigError, DataError
 from dpagg.kernels.schema import Schema
 from dpagg.regression.least_squares import LinearFit, fit_bounded_least_squares, fit_least_squares
@@ -21,19 +22,17 @@ from dpagg.runs.monitoring import Monitor
 from dpagg.runs.private_fit import run_private_fit
 from dpagg.runs.release_schema import carried_facts, release_schema
 from dpagg.runs.reports import report_beside
-from dpagg.spark.delta import pinned_release, read_certificate
-from dpagg.spark.engines import spark_faults, table_factor
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["FitResult", "run_fit"]
+__all__ = ["RELEASES", "FitResult", "model_of_release", "read_factor", "run_fit"]
 
 _LOG = logging.getLogger(__name__)
 
 _NOISY_LABELS = "sampled-noisy-wtd-lag"
 _DISJOINT = ("sampled-wtd-flag", _NOISY_LABELS)
-_MECHANISMS = ("wtd-flag", *_DISJOINT)
+RELEASES = ("wtd-flag", *_DISJOINT)
 # A task's partial results merge in the order they arrive, so a rerun differs in the last bits. Two draws
 # differ by about a standard error.
 _SAME_MODEL = 1e-6
@@ -85,25 +84,14 @@ def run_fit(
         )
     if insecure_seed is not None:
         raise ConfigError("a fit of a release draws nothing, so a seed would do nothing", remedy="Leave it out.")
+    from dpagg.spark.delta import read_certificate
+
     certificate = read_certificate(spark, config.release.path)
-    schema = release_schema(certificate, _MECHANISMS)
+    schema = release_schema(certificate, RELEASES)
     target = local_path(config.output.path)
     earlier = earlier_model(target)
-    factor, num_bags, row_variance = _read(spark, config.release.path, schema, certificate)
-    model = LinearModel.from_fit(
-        _solve(config, factor, num_bags, schema),
-        schema,
-        num_rows=int(certificate["num_rows"]),
-        label_noise_variance=float(certificate["label_noise_variance"]),
-        details={"method": config.method.name, "code_version": dpagg.__version__},
-        release=carried_facts(certificate),
-    )
-    if certificate["mechanism"] in _DISJOINT:
-        if row_variance is None:
-            spread = model.fit["bag_residual_variance"]
-            noise = float(certificate["label_noise_variance"])
-            row_variance = np.nan if spread is None else max(0.0, spread - noise) / int(certificate["bag_size"])
-        model = of_disjoint_bags(model, row_variance)
+    factor, num_bags, row_variance = read_factor(spark, config.release.path, certificate)
+    model = model_of_release(config.method, certificate, schema, factor, num_bags, row_variance)
     if earlier is not None:
         if not _same(earlier, model):
             raise ConfigError(
@@ -119,10 +107,69 @@ def run_fit(
     return FitResult(str(target), model, is_new=True)
 
 
-def _read(
-    spark: SparkSession, path: str, schema: Schema, certificate: Mapping[str, Any]
+def model_of_release(
+    method: LeastSquaresConfig | BoundedLeastSquaresConfig,
+    certificate: Mapping[str, Any],
+    schema: Schema,
+    factor: NDArray[np.float64],
+    num_bags: int,
+    row_variance: float | None = None,
+) -> LinearModel:
+    """Return the linear model of a release: post-processing, which spends no privacy.
+
+    Parameters
+    ----------
+    method : LeastSquaresConfig or BoundedLeastSquaresConfig
+        How it is fitted.
+    certificate : mapping
+        Of the release.
+    schema : Schema
+        As `dpagg.runs.release_schema.release_schema` returns it.
+    factor : ndarray, shape (d + 1, d + 1)
+        Of features and label of all bags.
+    num_bags : int
+        m.
+    row_variance : float, optional
+        Estimated variance of a row's residual, for a release of noisy labels (`dpagg.runs.bag_fit`).
+
+    Raises
+    ------
+    DataError
+        If factor and number of bags are not those of the certificate.
+    """
+    width = schema.num_columns + 1
+    if num_bags != certificate["num_bags"] or factor.shape != (width, width) or not np.isfinite(factor).all():
+        raise DataError(
+            f"the table does not hold what its certificate says: {certificate['num_bags']} bags of "
+            f"{schema.num_columns} finite features and a label",
+            path="release.path",
+            remedy="Somebody changed it after the release. Restore its first Delta version.",
+        )
+    model = LinearModel.from_fit(
+        _solve(method, factor, num_bags, schema),
+        schema,
+        num_rows=int(certificate["num_rows"]),
+        label_noise_variance=float(certificate["label_noise_variance"]),
+        details={"method": method.name, "code_version": dpagg.__version__},
+        release=carried_facts(certificate),
+    )
+    if certificate["mechanism"] not in _DISJOINT:
+        return model
+    if row_variance is None:
+        spread = model.fit["bag_residual_variance"]
+        noise = float(certificate["label_noise_variance"])
+        row_variance = np.nan if spread is None else max(0.0, spread - noise) / int(certificate["bag_size"])
+    return of_disjoint_bags(model, row_variance)
+
+
+def read_factor(
+    spark: SparkSession, path: str, certificate: Mapping[str, Any]
 ) -> tuple[NDArray[np.float64], int, float | None]:
     """Return factor, number of bags and, where the fit needs it already, the residual variance of a row."""
+    from dpagg.spark.delta import pinned_release
+    from dpagg.spark.engines import spark_faults, table_factor
+    from dpagg.spark.noisy_bags import noisy_bag_factor
+
     expected = {"features": "array<double>", "label": "double"}
     if certificate["mechanism"] == _NOISY_LABELS:
         expected = {"features": "array<array<double>>", "weights": "array<double>", "label": "double"}
@@ -137,24 +184,18 @@ def _read(
         )
     row_variance = None
     if certificate["mechanism"] == _NOISY_LABELS:
-        factor, num_bags, row_variance = read_noisy_bags(table, certificate)
+        factor, num_bags, row_variance = read_noisy_bags(partial(noisy_bag_factor, table), certificate)
     else:
         factor, num_bags = table_factor(table, "features", "label")
-    width = schema.num_columns + 1
-    if num_bags != certificate["num_bags"] or factor.shape != (width, width) or not np.isfinite(factor).all():
-        raise DataError(
-            f"the table does not hold what its certificate says: {certificate['num_bags']} bags of "
-            f"{schema.num_columns} finite features and a label",
-            path="release.path",
-            remedy="Somebody changed it after the release. Restore its first Delta version.",
-        )
     return factor, num_bags, row_variance
 
 
-def _solve(config: FitConfig, factor: NDArray[np.float64], num_bags: int, schema: Schema) -> LinearFit:
+def _solve(
+    method: LeastSquaresConfig | BoundedLeastSquaresConfig, factor: NDArray[np.float64], num_bags: int, schema: Schema
+) -> LinearFit:
     names = [column.name for column in schema.columns]
-    if isinstance(config.method, BoundedLeastSquaresConfig):
-        return fit_bounded_least_squares(factor, num_bags, config.method.norm_bound, column_names=names)
+    if isinstance(method, BoundedLeastSquaresConfig):
+        return fit_bounded_least_squares(factor, num_bags, method.norm_bound, column_names=names)
     return fit_least_squares(factor, num_bags, column_names=names)
 
 

@@ -15,12 +15,12 @@ from dpagg.kernels.leverage import Subspace, subspace
 from dpagg.kernels.rows import RowRule, RowSummary
 from dpagg.regression.planning import relative_excess_loss
 from dpagg.runs.calibrated import Calibrated, calibrated
-from dpagg.spark.engines import feature_pass, summary_pass, unit_pass
-from dpagg.spark.joining import read_input
-from dpagg.spark.reading import InputTable, check_row_key, limit_rows, normalise, only_features
+from dpagg.runs.rows import Rows, Source
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
+
+    from dpagg.spark.reading import InputTable
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class Plan:
 
     Attributes
     ----------
-    table : InputTable
+    table : Source
         The input at its pinned version.
-    rows : DataFrame
+    rows : Rows
         Features, label and row key, types settled.
     rule : RowRule
         Which rows take part, and in which subspace.
@@ -47,8 +47,8 @@ class Plan:
         Of the features, for Sheffet's bound.
     """
 
-    table: InputTable
-    rows: DataFrame
+    table: Source
+    rows: Rows
     rule: RowRule
     summary: RowSummary
     num_over_limit: int
@@ -81,6 +81,19 @@ class Plan:
 def make_plan(spark: SparkSession, config: AggregateConfig, table: InputTable | None = None) -> Plan:
     """Choose rows and noise for a release.
 
+    Parameters
+    ----------
+    spark : SparkSession
+        With Delta.
+    config : AggregateConfig
+        Of the run.
+    table : InputTable, optional
+        The input, if it is open already.
+
+    Returns
+    -------
+    Plan
+
     Raises
     ------
     DataError
@@ -88,34 +101,41 @@ def make_plan(spark: SparkSession, config: AggregateConfig, table: InputTable | 
     PrivacyError
         If delta is too large for the number of rows, or the number of bags too large for an assumed floor.
     """
-    schema = config.encoding
+    from dpagg.spark.joining import read_input
+    from dpagg.spark.rows import SparkRows
+
     table = table if table is not None else read_input(spark, config.input, config.encoding.label.name)
-    table.refuse_partitions_by(schema.label.name)
-    unit, row_id = config.privacy.unit, config.input.row_id
-    rows = normalise(table.df, schema, row_id, None if unit is None else unit.column)
+    table.refuse_partitions_by(config.encoding.label.name)
+    unit = config.privacy.unit
+    rows = SparkRows.of(table.df, config.encoding, config.input.row_id, None if unit is None else unit.column)
+    return plan_release(config, table, rows)
+
+
+def plan_release(config: AggregateConfig, table: Source, rows: Rows) -> Plan:
+    """Choose rows and noise for a release of any table; raises as `make_plan`."""
+    schema, unit, row_id = config.encoding, config.privacy.unit, config.input.row_id
     if row_id is not None:
-        check_row_key(rows, row_id)
+        rows.check_key()
     num_over_limit = 0
     if unit is not None and row_id is not None:
-        rows, num_over_limit = limit_rows(rows, row_id, unit.max_rows)
-    features = only_features(rows, schema)
+        rows, num_over_limit = rows.limited(unit.max_rows)
 
-    everything = feature_pass(features, RowRule(schema))
+    everything = rows.feature_pass(RowRule(schema))
     num_rows = everything.summary.num_rows
     _require_rows(num_rows, len(schema.columns), everything.summary.num_missing)
     selection = subspace(everything.factor.canonical())
     factor = config.privacy.leverage_cap_factor
     cap = math.inf if factor is None else min(factor * selection.rank / num_rows, 1.0)
-    kept = feature_pass(features, RowRule(schema, selection=selection, cap=cap))
+    kept = rows.feature_pass(RowRule(schema, selection=selection, cap=cap))
     if kept.summary.num_over_cap:
         _require_rows(kept.summary.num_rows, len(schema.columns), kept.summary.num_missing)
         released = subspace(kept.factor.canonical())
         rule = RowRule(schema, selection=selection, cap=cap, released=released)
-        summary = summary_pass(features, rule)
+        summary = rows.summary_pass(rule)
     else:
         rule = RowRule(schema, released=selection)
         summary = kept.summary
-    largest_unit = unit_pass(features, rule) if unit is not None else 0.0
+    largest_unit = rows.unit_pass(rule) if unit is not None else 0.0
     return Plan(
         table=table,
         rows=rows,

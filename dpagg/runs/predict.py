@@ -89,6 +89,10 @@ def run_predict(
     column : str
         Name of the prediction.
 
+    Returns
+    -------
+    PredictResult
+
     Raises
     ------
     ConfigError

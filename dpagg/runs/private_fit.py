@@ -8,6 +8,7 @@ import json
 import logging
 import math
 import secrets
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -44,14 +45,14 @@ from dpagg.runs.model_file import FitResult, earlier_model, local_path, model_ce
 from dpagg.runs.monitoring import Monitor
 from dpagg.runs.release_facts import input_terms, refuse_open_window
 from dpagg.runs.reports import report_beside
-from dpagg.spark.joining import read_input
-from dpagg.spark.reading import InputTable, normalise
-from dpagg.spark.regression_data import packed_rows, unlabelled
+from dpagg.runs.rows import Source
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["plan_solver", "run_private_fit"]
+    from dpagg.spark.reading import InputTable
+
+__all__ = ["PrivateFit", "fit_data", "fit_input", "plan_solver", "run_private_fit"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -115,6 +116,8 @@ def run_private_fit(
     EnvironmentFault
         If Spark fails or the model cannot be written.
     """
+    from dpagg.spark.joining import read_input
+
     target = local_path(config.output.path)
     refuse_open_window(config, allow_open_window)
     table = read_input(spark, config.input, config.encoding.label.name)
@@ -133,6 +136,30 @@ def run_private_fit(
         report_beside(target)
         return FitResult(str(target), earlier, is_new=False)
 
+    secret = Secret.fresh() if insecure_seed is None else Secret.insecure(insecure_seed)
+    found = fit_input(config, table, secret, release_id, account)
+    promise = found.certificate | account.publishing()
+    write_model(target, found.model.to_dict() | {"certificate": promise})
+    report_beside(target, burn_down=account.burn_down())
+    account.settle()
+    return FitResult(str(target), found.model, is_new=True)
+
+
+@dataclass(frozen=True, eq=False)
+class PrivateFit:
+    """A model that was fitted privately, and its certificate."""
+
+    model: LinearModel
+    certificate: dict[str, Any]
+
+
+def fit_input(
+    config: PrivateFitConfig, table: InputTable, secret: Secret, release_id: str, account: Account | None = None
+) -> PrivateFit:
+    """Fit a linear model on the rows of a Spark table; guarantee and errors as `run_private_fit`."""
+    from dpagg.spark.reading import normalise
+    from dpagg.spark.regression_data import packed_rows, unlabelled
+
     schema, declared_rows = config.encoding, config.privacy.num_rows
     table.refuse_partitions_by(schema.label.name)
     if declared_rows is not None:
@@ -140,12 +167,10 @@ def run_private_fit(
     if config.privacy.adjacency == "zero_out_one_row":
         for feature in schema.features:
             table.refuse_partitions_by(feature.name, "feature")
-    rule = BoundedRows(schema, config.mechanism.row_bound)
-    secret = Secret.fresh() if insecure_seed is None else Secret.insecure(insecure_seed)
     rows = normalise(table.df, schema)
-    block = config.performance.rows_per_block
+    rule, block = BoundedRows(schema, config.mechanism.row_bound), config.performance.rows_per_block
     charged = None
-    if account.ledger is not None and config.privacy.adjacency == "change_one_label":
+    if account is not None and account.ledger is not None and config.privacy.adjacency == "change_one_label":
         # What a label fit costs depends on features: a pass of its own, since the charge comes before any label.
         bare = unlabelled(normalise(table.df, schema, with_label=False), schema)
         with packed_rows(bare, rule, rows_a_block=block) as data:
@@ -153,21 +178,53 @@ def run_private_fit(
             charged = plan_solver(config, rule, data.num_rows, data)
         account.charge(charged.event, secret)
     with packed_rows(rows, rule, num_rows=declared_rows, rows_a_block=block) as data:
-        if charged is None:
-            num_rows = data.num_rows  # where it was declared no row has been read so far
-            _check_delta(config, num_rows)
-            plan = plan_solver(config, rule, num_rows, data)
+        return fit_data(config, rule, data, table, secret, release_id, account=account, charged=charged)
+
+
+def fit_data(
+    config: PrivateFitConfig,
+    rule: BoundedRows,
+    data: Data,
+    table: Source,
+    secret: Secret,
+    release_id: str,
+    *,
+    account: Account | None = None,
+    charged: SolverPlan | None = None,
+) -> PrivateFit:
+    """Fit a linear model on encoded rows, wherever they are; guarantee and errors as `run_private_fit`.
+
+    Parameters
+    ----------
+    config : PrivateFitConfig
+        Of the run.
+    rule : BoundedRows
+        How the rows were encoded.
+    data : Data
+        The rows.
+    table : Source
+        What they come from; compared with what it was before anything is returned.
+    secret : Secret
+        Of this fit alone.
+    release_id : str
+        Names the streams of the fit.
+    account : Account, optional
+        Is charged before the first draw, unless it was.
+    charged : SolverPlan, optional
+        What it was charged for.
+    """
+    num_rows = data.num_rows  # where it was declared no row has been read so far
+    if charged is None:
+        _check_delta(config, num_rows)
+        plan = plan_solver(config, rule, num_rows, data)
+        if account is not None:
             account.charge(plan.event, secret)
-        else:
-            plan, num_rows = charged, data.num_rows
-        estimate = _run(plan, config, rule, data, secret, release_id)
+    else:
+        plan = charged
+    estimate = _run(plan, config, rule, data, secret, release_id)
     table.recheck()
-    promise = _certificate(config, rule, plan.event, num_rows, table, secret, release_id) | account.publishing()
-    model = _model(config, rule, estimate, num_rows, promise)
-    write_model(target, model.to_dict() | {"certificate": promise})
-    report_beside(target, burn_down=account.burn_down())
-    account.settle()
-    return FitResult(str(target), model, is_new=True)
+    promise = _certificate(config, rule, plan.event, num_rows, table, secret, release_id)
+    return PrivateFit(_model(config, rule, estimate, num_rows, promise), promise)
 
 
 def plan_solver(config: PrivateFitConfig, rule: BoundedRows, num_rows: int, data: Data) -> SolverPlan:
@@ -253,7 +310,7 @@ def _certificate(
     rule: BoundedRows,
     event: Event,
     num_rows: int,
-    table: InputTable,
+    table: Source,
     secret: Secret,
     release_id: str,
 ) -> dict[str, Any]:

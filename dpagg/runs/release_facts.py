@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 import secrets
 from typing import Any
 
@@ -10,7 +12,7 @@ import dpagg
 from dpagg.config import AggregateConfig, PrivateFitConfig
 from dpagg.errors import PrivacyError
 from dpagg.kernels.streams import Secret
-from dpagg.spark.reading import InputTable
+from dpagg.runs.rows import Source
 
 
 def input_terms(config: AggregateConfig | PrivateFitConfig) -> list[str]:
@@ -69,7 +71,18 @@ def refuse_open_window(config: AggregateConfig | PrivateFitConfig, allowed: bool
     )
 
 
-def release_facts(config: AggregateConfig, table: InputTable, secret: Secret, release_id: str) -> dict[str, Any]:
+def request_id(config: AggregateConfig | PrivateFitConfig, table: Source, insecure_seed: int | None) -> str:
+    """Name a request whose table a program holds, and whose answer it may write anywhere.
+
+    The table's version makes each request another one, unless a public seed asks for the same answer again.
+    """
+    asked = config.asked()
+    del asked["output"]
+    identity = json.dumps(["held", asked, table.version, insecure_seed], sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(identity.encode()).hexdigest()
+
+
+def release_facts(config: AggregateConfig, table: Source, secret: Secret, release_id: str) -> dict[str, Any]:
     """Return identity, schema, bounds and origin of a release, as plain JSON values."""
     schema = config.encoding
     declared = config.public_dict()["schema"]

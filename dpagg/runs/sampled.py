@@ -13,7 +13,7 @@ from dpagg.accounting.paper_bounds import sampled_flag_bag_size, sampled_noisy_b
 from dpagg.accounting.sampled_aggregation import SampledAggregation
 from dpagg.config import AggregateConfig, AssumedFloorConfig, SampledNoisyWtdLagConfig, SampledWtdFlagConfig
 from dpagg.errors import DataError, PrivacyError
-from dpagg.kernels.bags import BagLayout, NoisyLabels
+from dpagg.kernels.bags import BagLayout, NoisyLabels, Ranking
 from dpagg.kernels.rows import RowRule, RowSummary
 from dpagg.kernels.streams import Secret
 from dpagg.regression.planning import relative_excess_loss
@@ -21,23 +21,12 @@ from dpagg.runs.bag_events import flag_event, least_flag_bag, least_noisy_bag, n
 from dpagg.runs.charging import Account, ledger_terms
 from dpagg.runs.release_facts import csv_terms, input_terms, release_facts
 from dpagg.runs.reports import release_page
-from dpagg.spark.bagging import (
-    Ranking,
-    bag_leverages,
-    finished_bags,
-    held_bags,
-    leverage_summary,
-    noisy_label_bags,
-    rank_pass,
-    released_bags,
-    weighted_bag_sums,
-)
-from dpagg.spark.delta import publish
-from dpagg.spark.joining import read_input
-from dpagg.spark.reading import InputTable, check_row_key, normalise
+from dpagg.runs.rows import Bags, Rows, Source
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
+
+    from dpagg.spark.reading import InputTable
 
 _FLAG_COMMENTS = {
     "bag_id": "Number of the bag; its order means nothing",
@@ -60,9 +49,9 @@ class SampledPlan:
 
     Attributes
     ----------
-    table : InputTable
+    table : Source
         The input at its pinned version.
-    rows : DataFrame
+    rows : Rows
         Row key, features and label, types settled.
     ranking : Ranking
         What ranks the rows.
@@ -78,12 +67,12 @@ class SampledPlan:
         Within any bag that is released; None where leverages don't matter.
     leverage_cap : float
         Bags with a row above it are left out.
-    sums : DataFrame or None
+    sums : Bags or None
         Held weighted sums of all bags, where labels were asked for. NOT private.
     """
 
-    table: InputTable
-    rows: DataFrame
+    table: Source
+    rows: Rows
     ranking: Ranking
     layout: BagLayout
     summary: RowSummary
@@ -91,7 +80,7 @@ class SampledPlan:
     bags_left_out: int = 0
     largest_leverage: float | None = None
     leverage_cap: float = math.inf
-    sums: DataFrame | None = None
+    sums: Bags | None = None
 
     @property
     def num_bags(self) -> int:
@@ -134,16 +123,32 @@ def make_sampled_plan(
     PrivacyError
         If delta is too large for the number of rows, or what was asked for does not meet the guarantee.
     """
+    from dpagg.spark.joining import read_input
+    from dpagg.spark.rows import SparkRows
+
+    table = table if table is not None else read_input(spark, config.input, config.encoding.label.name)
+    table.refuse_partitions_by(config.encoding.label.name)
+    rows = SparkRows.of(table.df, config.encoding, config.input.row_id)
+    return plan_bags(config, table, rows, secret=secret, release_id=release_id, with_labels=with_labels)
+
+
+def plan_bags(
+    config: AggregateConfig,
+    table: Source,
+    rows: Rows,
+    *,
+    secret: Secret | None = None,
+    release_id: str = "plan",
+    with_labels: bool = False,
+) -> SampledPlan:
+    """Choose bags and noise for a release of any table; as `make_sampled_plan`."""
     mechanism, privacy, row_id = config.mechanism, config.privacy, config.input.row_id
     if not isinstance(mechanism, SampledWtdFlagConfig | SampledNoisyWtdLagConfig) or row_id is None:
         raise ValueError("this is a plan of disjoint bags")
-    table = table if table is not None else read_input(spark, config.input, config.encoding.label.name)
-    table.refuse_partitions_by(config.encoding.label.name)
-    rows = normalise(table.df, config.encoding, row_id)
-    check_row_key(rows, row_id)
+    rows.check_key()
     ranking = Ranking(RowRule(config.encoding), row_id, Secret.fresh() if secret is None else secret, release_id)
-    counted = rank_pass(rows, ranking)
-    layout = _layout(spark, config, counted.counts, counted.summary)
+    counted = rows.rank_pass(ranking)
+    layout = _layout(config, counted.counts, counted.summary, rows.num_tasks)
     if privacy.delta >= 1.0 / counted.summary.num_rows:
         raise PrivacyError(
             f"{privacy.delta:g} is given for {counted.summary.num_rows:,} rows, expected less than 1/n",
@@ -155,10 +160,10 @@ def make_sampled_plan(
 
     factor = privacy.leverage_cap_factor
     cap = math.inf if factor is None else min(factor * config.encoding.num_columns / mechanism.bag_size, 1.0)
-    sums = held_bags((weighted_bag_sums if with_labels else bag_leverages)(rows, ranking, layout))
+    sums = (rows.weighted_bag_sums if with_labels else rows.bag_leverages)(ranking, layout)
     settled = False
     try:
-        num_bags, largest = leverage_summary(sums, cap)
+        num_bags, largest = sums.leverage_summary(cap)
         if num_bags == 0:
             raise DataError(
                 f"every one of {layout.num_bags:,} bags has a row with a leverage over {cap:.3g}",
@@ -168,7 +173,7 @@ def make_sampled_plan(
         settled = True
     finally:
         if not (settled and with_labels):
-            released_bags(sums)
+            sums.release()
     return SampledPlan(
         table=table,
         rows=rows,
@@ -198,6 +203,8 @@ def run_sampled(
     ConfigError, DataError, PrivacyError
         As `make_sampled_plan`; or if the input changed while the release was drawn.
     """
+    from dpagg.spark.delta import publish
+
     account = Account(None, config, release_id) if account is None else account
     charged = None
     if account.ledger is not None:
@@ -222,7 +229,7 @@ def run_sampled(
         account.settle()
     finally:
         if plan.sums is not None:
-            released_bags(plan.sums)
+            plan.sums.release()
     return promise
 
 
@@ -239,8 +246,8 @@ def _as_charged(plan: SampledPlan, charged: SampledPlan) -> SampledPlan:
     return dataclasses.replace(plan, event=charged.event, largest_leverage=charged.largest_leverage)
 
 
-def draw_sampled(plan: SampledPlan) -> tuple[DataFrame, dict[str, str]]:
-    """Return the rows of the release and the comments of its columns. Drawn where they are written.
+def draw_sampled(plan: SampledPlan) -> tuple[Any, dict[str, str]]:
+    """Return the table of the release and the comments of its columns. Spark draws it where it is written.
 
     Raises
     ------
@@ -249,10 +256,10 @@ def draw_sampled(plan: SampledPlan) -> tuple[DataFrame, dict[str, str]]:
     """
     if isinstance(plan.event, NoisyLabelAggregation):
         labels = NoisyLabels(plan.event.num_noised, plan.event.noise_std, plan.event.weight_cap)
-        return noisy_label_bags(plan.rows, plan.ranking, plan.layout, labels), _LAG_COMMENTS
+        return plan.rows.noisy_label_bags(plan.ranking, plan.layout, labels), _LAG_COMMENTS
     if plan.sums is None:
         raise ValueError("the plan was made without labels")
-    return finished_bags(plan.sums, plan.leverage_cap, math.sqrt(plan.event.label_noise_variance)), _FLAG_COMMENTS
+    return plan.sums.finished(plan.leverage_cap, math.sqrt(plan.event.label_noise_variance)), _FLAG_COMMENTS
 
 
 def sampled_certificate(plan: SampledPlan, config: AggregateConfig) -> dict[str, Any]:
@@ -382,7 +389,7 @@ def describe_sampled_plan(plan: SampledPlan, config: AggregateConfig) -> dict[st
     return described
 
 
-def _layout(spark: SparkSession, config: AggregateConfig, counts: Any, summary: RowSummary) -> BagLayout:
+def _layout(config: AggregateConfig, counts: Any, summary: RowSummary, num_tasks: int) -> BagLayout:
     mechanism: Any = config.mechanism
     size, n = mechanism.bag_size, summary.num_rows
     num_bags = n // size if mechanism.num_bags == "auto" else mechanism.num_bags
@@ -394,5 +401,5 @@ def _layout(spark: SparkSession, config: AggregateConfig, counts: Any, summary: 
             remedy="A row is in one bag at most: take fewer or smaller bags.",
         )
     by_size = -(-num_bags * size * 8 * (config.encoding.num_columns + 1) // _TASK_BYTES)
-    tasks = config.performance.num_partitions or max(2 * spark.sparkContext.defaultParallelism, by_size)
+    tasks = config.performance.num_partitions or max(num_tasks, by_size)
     return BagLayout.of(counts, bag_size=size, num_bags=num_bags, num_tasks=tasks)

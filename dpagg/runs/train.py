@@ -104,6 +104,19 @@ def run_train(
     was killed goes on from its last checkpoint when the same configuration is run again, and ends with the very
     network that it would have had. Spark lists the files of the release; training reads them without it.
 
+    Parameters
+    ----------
+    config : TrainConfig
+        Release, network, training and output of the run.
+    spark : SparkSession
+        With Delta.
+    report : callable
+        Called with each step's progress.
+
+    Returns
+    -------
+    TrainResult
+
     Raises
     ------
     ConfigError

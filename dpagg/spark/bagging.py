@@ -10,7 +10,7 @@ the same order: bags depend on keys, the secret and nothing else.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -21,20 +21,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from dpagg.kernels.bags import (
-    NUM_BUCKETS,
-    BagLayout,
-    NoisyLabels,
-    bag_spaces,
-    bag_streams,
-    bucket_of,
-    key_bytes,
-    weighted_bags,
-)
+from dpagg.kernels.bag_batches import leverages_of, noisy_labels_of, weighted_sums_of
+from dpagg.kernels.bags import BagLayout, NoisyLabels, Ranking, RankPass, key_bytes
 from dpagg.kernels.encoding import encode_features
-from dpagg.kernels.rows import Block, RowRule, RowSummary
+from dpagg.kernels.rows import Block
 from dpagg.kernels.schema import Numeric, Schema
-from dpagg.kernels.streams import Secret
 from dpagg.spark.engines import map_in_arrow, spark_faults, tree_merge
 from dpagg.spark.reading import quoted
 
@@ -45,60 +36,17 @@ _LEVERAGES = "bag_id bigint, leverage double"
 _NOISY = "bag_id bigint, features array<array<double>>, weights array<double>, label double"
 
 
-@dataclass(frozen=True, eq=False)
-class RankPass:
-    """Ranks counted by bucket, and a summary of the rows: a commutative monoid."""
-
-    counts: NDArray[np.int64]
-    summary: RowSummary
-
-    def merge(self, other: RankPass) -> RankPass:
-        """Return both passes together."""
-        return RankPass(self.counts + other.counts, self.summary.merge(other.summary))
-
-
-@dataclass(frozen=True)
-class Ranking:
-    """How the rows of a release are ranked: by what only the release's secret tells.
-
-    Attributes
-    ----------
-    rule : RowRule
-        How rows are encoded; those with a missing feature that drops them take no part.
-    row_id : str
-        Name of the row key.
-    secret : Secret
-        Of the release. It travels in the closures of tasks, never in an expression that a plan would show.
-    release_id : str
-        Names the release's streams.
-    """
-
-    rule: RowRule
-    row_id: str
-    secret: Secret
-    release_id: str
-
-    def keep(self, batch: pa.RecordBatch) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-        """Return which rows of a batch of `_ranked_by` take part, shape (k,), and the ranks, shape (j, 2), of these."""
-        kept = np.array(batch.column(_KNOWN).to_numpy(zero_copy_only=False), dtype=np.bool_)
-        judged = _judged_in_python(self.rule.schema)
-        if judged is not None:
-            kept &= encode_features(batch, judged)[1]
-        return kept, self.secret.ranks(self.release_id, key_bytes(batch.column(_KEY).filter(pa.array(kept))))
-
-
 def rank_pass(df: DataFrame, ranking: Ranking) -> RankPass:
     """Count the ranks of the rows that take part; labels are not read, and may be absent."""
 
-    def partial(batches: Iterator[pa.RecordBatch]) -> RankPass:
-        counts, summary = np.zeros(NUM_BUCKETS, dtype=np.int64), RowSummary()
+    def count(batches: Iterator[pa.RecordBatch]) -> RankPass:
+        total = RankPass.of(np.zeros((0, 2), dtype=np.int64), 0)
         for batch in batches:
-            kept, ranks = ranking.keep(batch)
-            summary = summary.merge(RowSummary(num_rows=len(ranks), num_missing=len(kept) - len(ranks)))
-            counts += np.bincount(bucket_of(ranks), minlength=NUM_BUCKETS)
-        return RankPass(counts, summary)
+            kept, ranks = _keep(batch, ranking)
+            total = total.merge(RankPass.of(ranks, len(kept) - len(ranks)))
+        return total
 
-    return tree_merge(df.select(*_ranked_by(df, ranking)), partial)
+    return tree_merge(df.select(*_ranked_by(df, ranking)), count)
 
 
 def routed_rows(df: DataFrame, ranking: Ranking, layout: BagLayout, *, with_label: bool) -> DataFrame:
@@ -110,7 +58,7 @@ def routed_rows(df: DataFrame, ranking: Ranking, layout: BagLayout, *, with_labe
 
     def place(rows: pa.Array) -> pa.Array:
         try:
-            kept, ranks = ranking.keep(pa.RecordBatch.from_struct_array(rows))
+            kept, ranks = _keep(pa.RecordBatch.from_struct_array(rows), ranking)
             positions, tasks = layout.route(ranks)
             counts = np.zeros(len(kept) + 1, dtype=np.int32)
             counts[1:][kept] = np.bincount(positions, minlength=len(ranks))
@@ -136,13 +84,8 @@ def routed_rows(df: DataFrame, ranking: Ranking, layout: BagLayout, *, with_labe
 
 def bag_leverages(df: DataFrame, ranking: Ranking, layout: BagLayout) -> DataFrame:
     """Return the largest leverage within each bag: columns bag_id and leverage. No label is read."""
-
-    def measure(bags: NDArray[np.int64], rows: NDArray[np.float64]) -> pa.RecordBatch:
-        return _batch(_LEVERAGES, bags, bag_spaces(rows).leverages.max(axis=1))
-
-    return _bagwise(
-        routed_rows(df, ranking, layout, with_label=False), layout, ranking.rule.features, measure, _LEVERAGES
-    )
+    routed = routed_rows(df, ranking, layout, with_label=False)
+    return _bagwise(routed, layout, ranking.rule.features, leverages_of, _LEVERAGES)
 
 
 def weighted_bag_sums(df: DataFrame, ranking: Ranking, layout: BagLayout) -> DataFrame:
@@ -151,15 +94,8 @@ def weighted_bag_sums(df: DataFrame, ranking: Ranking, layout: BagLayout) -> Dat
     Columns: bag_id, features, label, a standard normal to be scaled and added to the label, and the largest leverage
     within the bag. The label has its centre back but no noise yet: it is NOT private as it is.
     """
-    secret, release_id, center = ranking.secret, ranking.release_id, ranking.rule.label_center
-
-    def draw(bags: NDArray[np.int64], rows: NDArray[np.float64]) -> pa.RecordBatch:
-        drawn = weighted_bags(rows, bag_streams(secret, release_id, bags))
-        # Labels are summed about their centre only where the first column is an intercept.
-        labels = drawn.labels + center * drawn.features[:, 0] if center else drawn.labels
-        return _batch(_WEIGHTED, bags, _lists(drawn.features), labels, drawn.noise, drawn.leverages)
-
-    return _bagwise(routed_rows(df, ranking, layout, with_label=True), layout, ranking.rule.labelled, draw, _WEIGHTED)
+    routed = routed_rows(df, ranking, layout, with_label=True)
+    return _bagwise(routed, layout, ranking.rule.labelled, partial(weighted_sums_of, ranking), _WEIGHTED)
 
 
 def held_bags(bags: DataFrame) -> DataFrame:
@@ -191,13 +127,17 @@ def noisy_label_bags(df: DataFrame, ranking: Ranking, layout: BagLayout, labels:
 
     Columns: bag_id, features (k lists of d), weights (k), label. The first labels.num_noised rows are the noised ones.
     """
-    secret, release_id, center = ranking.secret, ranking.release_id, ranking.rule.label_center
+    routed = routed_rows(df, ranking, layout, with_label=True)
+    return _bagwise(routed, layout, ranking.rule.labelled, partial(noisy_labels_of, ranking, labels), _NOISY)
 
-    def draw(bags: NDArray[np.int64], rows: NDArray[np.float64]) -> pa.RecordBatch:
-        weights, sums = labels.draw(rows[:, :, -1] + center, bag_streams(secret, release_id, bags))
-        return _batch(_NOISY, bags, _lists(rows[:, :, :-1]), _lists(weights), sums)
 
-    return _bagwise(routed_rows(df, ranking, layout, with_label=True), layout, ranking.rule.labelled, draw, _NOISY)
+def _keep(batch: pa.RecordBatch, ranking: Ranking) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """Return which rows of a batch of `_ranked_by` take part, shape (k,), and the ranks, shape (j, 2), of these."""
+    kept = np.array(batch.column(_KNOWN).to_numpy(zero_copy_only=False), dtype=np.bool_)
+    judged = _judged_in_python(ranking.rule.schema)
+    if judged is not None:
+        kept &= encode_features(batch, judged)[1]
+    return kept, ranking.secret.ranks(ranking.release_id, key_bytes(batch.column(_KEY).filter(pa.array(kept))))
 
 
 def _ranked_by(df: DataFrame, ranking: Ranking) -> list[Column]:
@@ -264,18 +204,3 @@ def _guarded(
             raise RuntimeError(f"making bags failed with {type(error).__name__}") from None
 
     return quiet
-
-
-def _lists(values: NDArray[np.float64]) -> pa.Array:
-    """An array of any shape as (nested) lists along its first axis."""
-    found: pa.Array = pa.array(np.ascontiguousarray(values).ravel())
-    for axis in range(values.ndim - 1, 0, -1):
-        count, width = int(np.prod(values.shape[:axis])), values.shape[axis]
-        found = pa.ListArray.from_arrays(pa.array(np.arange(count + 1, dtype=np.int32) * np.int32(width)), found)
-    return found
-
-
-def _batch(schema: str, *columns: Any) -> pa.RecordBatch:
-    names = [field.split(" ")[0] for field in schema.split(", ")]
-    arrays = [pa.array(column) if isinstance(column, np.ndarray) else cast(pa.Array, column) for column in columns]
-    return pa.RecordBatch.from_arrays(arrays, names=names)

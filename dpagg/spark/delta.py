@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from dpagg.errors import ConfigError, DataError, EnvironmentFault
+from dpagg.kernels.bag_batches import drawn_sums
 from dpagg.kernels.weights import Finish
 from dpagg.spark.engines import spark_faults
 from dpagg.spark.files import (
@@ -40,7 +41,6 @@ CERTIFICATE_PROPERTY = "dpagg.certificate"
 # The underscore keeps VACUUM from removing the files and readers from taking them for data.
 CERTIFICATE_FILE = "_certificate.json"
 REPORT_FILE = "_report.html"
-_SCHEMA = pa.schema([("bag_id", pa.int64()), ("features", pa.list_(pa.float64())), ("label", pa.float64())])
 _SPARK_SCHEMA = "bag_id bigint, features array<double>, label double"
 
 
@@ -53,7 +53,7 @@ def drawn_bags(spark: SparkSession, finish: Finish, sums: NDArray[np.float64] | 
     if sums is not None or finish.num_chunks == 1:
         starts = [finish.bags(chunk) for chunk in range(finish.num_chunks)]
         parts = [
-            _batch(finish, chunk, None if sums is None else sums[bags.start : bags.stop])
+            drawn_sums(finish, chunk, None if sums is None else sums[bags.start : bags.stop])
             for chunk, bags in enumerate(starts)
         ]
         return spark.createDataFrame(cast(Any, pa.Table.from_batches(parts)), _SPARK_SCHEMA)
@@ -61,7 +61,7 @@ def drawn_bags(spark: SparkSession, finish: Finish, sums: NDArray[np.float64] | 
     def draw(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for chunk in batch.column(0).to_pylist():
-                yield _batch(finish, chunk, None)
+                yield drawn_sums(finish, chunk, None)
 
     parallel = min(finish.num_chunks, max(spark.sparkContext.defaultParallelism, finish.num_chunks // 64))
     return spark.range(0, finish.num_chunks, 1, parallel).mapInArrow(cast(Any, draw), _SPARK_SCHEMA)
@@ -246,14 +246,3 @@ def _property(spark: SparkSession, path: str) -> dict[str, Any] | None:
 
 def _text(certificate: dict[str, Any]) -> str:
     return json.dumps(certificate, indent=2, ensure_ascii=False, allow_nan=False)
-
-
-def _batch(finish: Finish, chunk: int, sums: NDArray[np.float64] | None) -> pa.RecordBatch:
-    features, labels = finish.chunk(chunk, sums)
-    count, width = features.shape
-    offsets = np.arange(0, (count + 1) * width, width, dtype=np.int32) if width else np.zeros(count + 1, np.int32)
-    rows = pa.ListArray.from_arrays(pa.array(offsets), pa.array(features.ravel()))
-    bags = finish.bags(chunk)
-    return pa.RecordBatch.from_arrays(
-        [pa.array(np.arange(bags.start, bags.stop)), rows, pa.array(labels)], schema=_SCHEMA
-    )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, Protocol, Self, TypeVar, cast
 
 import numpy as np
@@ -20,11 +19,19 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from dpagg.errors import DataError, DpaggError, EnvironmentFault
-from dpagg.kernels.factor import Factor
-from dpagg.kernels.moments import LabelMoments
-from dpagg.kernels.rows import Block, RowRule, RowSummary
+from dpagg.kernels.passes import (
+    FactorPass,
+    MomentsPass,
+    SumsPass,
+    add_features,
+    add_labelled,
+    add_plain_sums,
+    add_released,
+    add_summary,
+    add_weighted_sums,
+)
+from dpagg.kernels.rows import RowRule, RowSummary
 from dpagg.kernels.streams import Secret
-from dpagg.kernels.weights import WeightedSums, tiles_of_rows
 from dpagg.spark.reading import UNIT_COLUMN, quoted
 
 # Above this size the sums of one task would crowd out the task itself; the factor engine has no such term.
@@ -46,61 +53,15 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
-@dataclass(frozen=True)
-class FactorPass:
-    """Factor and summary of the rows seen: a commutative monoid."""
-
-    factor: Factor
-    summary: RowSummary
-
-    def add(self, block: Block) -> FactorPass:
-        """Return the pass with a block added."""
-        return FactorPass(self.factor.add(block.rows), self.summary.add(block))
-
-    def merge(self, other: FactorPass) -> FactorPass:
-        """Return both passes together."""
-        return FactorPass(self.factor.merge(other.factor), self.summary.merge(other.summary))
-
-
-@dataclass(frozen=True)
-class MomentsPass:
-    """Label moments and summary of the rows seen: a commutative monoid."""
-
-    moments: LabelMoments
-    summary: RowSummary
-
-    def merge(self, other: MomentsPass) -> MomentsPass:
-        """Return both passes together."""
-        return MomentsPass(self.moments.merge(other.moments), self.summary.merge(other.summary))
-
-
-@dataclass(frozen=True)
-class SumsPass:
-    """Weighted (or plain) sums and summary of the rows seen: a commutative monoid."""
-
-    sums: WeightedSums
-    summary: RowSummary
-
-    def merge(self, other: SumsPass) -> SumsPass:
-        """Return both passes together."""
-        return SumsPass(self.sums.merge(other.sums), self.summary.merge(other.summary))
-
-
 def feature_pass(df: DataFrame, rule: RowRule) -> FactorPass:
     """Return the factor of X (width r) and a summary; no label is read."""
-    return _factor_pass(df, rule.features, rule.num_coordinates)
+    width = rule.num_coordinates
+    return tree_merge(df, lambda batches: add_features(batches, rule), _SUMMARY_BYTES + 8 * width**2)
 
 
 def summary_pass(df: DataFrame, rule: RowRule) -> RowSummary:
     """Return counts and the largest leverage of the rows that take part; no label is read."""
-
-    def partial(batches: Iterator[pa.RecordBatch]) -> RowSummary:
-        summary = RowSummary()
-        for batch in batches:
-            summary = summary.add(rule.features(batch))
-        return summary
-
-    return tree_merge(df, partial, _SUMMARY_BYTES)
+    return tree_merge(df, lambda batches: add_summary(batches, rule), _SUMMARY_BYTES)
 
 
 def unit_pass(df: DataFrame, rule: RowRule) -> float:
@@ -122,28 +83,8 @@ def unit_pass(df: DataFrame, rule: RowRule) -> float:
 
 def labelled_pass(df: DataFrame, rule: RowRule) -> MomentsPass:
     """Return what the factor engine needs of the labels. It isn't private: keep it in memory."""
-    space = rule.released
-    if space is None:
-        raise ValueError("labels are read once it is settled what is released")
-
-    def partial(batches: Iterator[pa.RecordBatch]) -> MomentsPass:
-        moments, summary = LabelMoments.zero(space.rank), RowSummary()
-        for batch in batches:
-            block = rule.labelled(batch)
-            moments, summary = moments.add(block.rows, space), summary.add(block)
-        return MomentsPass(moments, summary)
-
-    return tree_merge(df, partial, _SUMMARY_BYTES + 8 * space.rank)
-
-
-def _factor_pass(df: DataFrame, encode: Callable[[pa.RecordBatch], Block], width: int) -> FactorPass:
-    def partial(batches: Iterator[pa.RecordBatch]) -> FactorPass:
-        state = FactorPass(Factor.zero(width), RowSummary())
-        for batch in batches:
-            state = state.add(encode(batch))
-        return state
-
-    return tree_merge(df, partial, _SUMMARY_BYTES + 8 * width**2)
+    rank = rule.num_coordinates
+    return tree_merge(df, lambda batches: add_labelled(batches, rule), _SUMMARY_BYTES + 8 * rank)
 
 
 def weighted_sums_pass(
@@ -174,18 +115,7 @@ def weighted_sums_pass(
         context = TaskContext.get()
         if context is None:
             raise RuntimeError("weights are drawn inside a Spark task only")
-        stream = secret.stream(release_id, "weights", context.partitionId())
-        sums, summary = WeightedSums.zero(num_bags, width), RowSummary()
-        pending: list[NDArray[np.float64]] = []
-        for batch in batches:
-            block = rule.labelled(batch)
-            summary = summary.add(block)
-            whole, pending = tiles_of_rows([*pending, block.rows])
-            if whole is not None:
-                sums = sums.add(whole, stream)
-        for rest in pending:
-            sums = sums.add(rest, stream)
-        return SumsPass(sums, summary)
+        return add_weighted_sums(batches, rule, num_bags, secret.stream(release_id, "weights", context.partitionId()))
 
     return tree_merge(placed, partial, _SUMMARY_BYTES + 8 * num_bags * width)
 
@@ -193,17 +123,7 @@ def weighted_sums_pass(
 def plain_sums_pass(df: DataFrame, rule: RowRule, *, row_id: str, num_bags: int) -> SumsPass:
     """Return num_bags plain sums of the rows of [X y], a row's bag being a public hash of its key. Not private."""
     bags = F.pmod(F.xxhash64(F.col(quoted(row_id))), F.lit(num_bags)).alias(_BAG)
-    width = rule.num_coordinates + 1
-
-    def partial(batches: Iterator[pa.RecordBatch]) -> SumsPass:
-        sums, summary = WeightedSums.zero(num_bags, width), RowSummary()
-        for batch in batches:
-            block = rule.labelled(batch)
-            summary = summary.add(block)
-            np.add.at(sums.totals, np.asarray(batch.column(_BAG))[block.selected], block.rows)
-        return SumsPass(sums, summary)
-
-    return tree_merge(df.select("*", bags), partial)
+    return tree_merge(df.select("*", bags), lambda batches: add_plain_sums(batches, rule, num_bags, _BAG))
 
 
 def table_factor(
@@ -212,17 +132,7 @@ def table_factor(
     """Return the canonical factor of [array, scalar] over a table of any size, and its number of rows."""
     selected = df.select(array_column, scalar_column)
 
-    def partial(batches: Iterator[pa.RecordBatch]) -> Factor:
-        factor: Factor | None = None
-        for batch in batches:
-            if batch.num_rows == 0:
-                continue
-            features = batch.column(0).flatten().to_numpy(zero_copy_only=False).reshape(batch.num_rows, -1)
-            rows = np.column_stack([features, batch.column(1).to_numpy(zero_copy_only=False)])
-            factor = (factor or Factor.zero(rows.shape[1])).add(rows)
-        return factor or Factor.zero(0)
-
-    factor = tree_merge(selected, partial)
+    factor = tree_merge(selected, add_released)
     return factor.canonical(), factor.num_rows
 
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 
+from dpagg.kernels.bag_batches import collapsed_bags
 from dpagg.spark.engines import table_factor
 
 _COLLAPSED = "features array<double>, noised_root double"
@@ -44,20 +45,10 @@ def noisy_bag_factor(
 
     def collapse(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            if batch.num_rows == 0:
-                continue
-            weights = batch.column(1).flatten().to_numpy(zero_copy_only=False).reshape(batch.num_rows, -1)
-            rows = batch.column(0).flatten().flatten().to_numpy(zero_copy_only=False)
-            labels = batch.column(2).to_numpy(zero_copy_only=False)
-            sums = np.einsum("bi,bij->bj", weights, rows.reshape(*weights.shape, -1))
-            noised = np.square(weights[:, :num_noised]).sum(axis=1)
-            scale = 1.0 / np.sqrt(noise_variance * noised + row_variance * np.square(weights).sum(axis=1))
-            scaled = np.column_stack([sums, labels]) * scale[:, None]
-            offsets = pa.array(np.arange(len(scaled) + 1, dtype=np.int32) * np.int32(scaled.shape[1]))
-            yield pa.RecordBatch.from_arrays(
-                [pa.ListArray.from_arrays(offsets, pa.array(scaled.ravel())), pa.array(np.sqrt(noised) * scale)],
-                names=["features", "noised_root"],
-            )
+            if batch.num_rows:
+                yield collapsed_bags(
+                    batch, num_noised=num_noised, noise_variance=noise_variance, row_variance=row_variance
+                )
 
     collapsed = df.select("features", "weights", "label").mapInArrow(cast(Any, collapse), _COLLAPSED)
     # The root of the noised share rides as one more column behind the label, which leaves the factor before it alone.

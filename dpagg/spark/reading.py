@@ -23,6 +23,7 @@ from pyspark.sql import types as T
 
 from dpagg.errors import DataError, DpaggError, EnvironmentFault
 from dpagg.kernels.encoding import Numeric, Schema
+from dpagg.kernels.row_keys import refuse_faulty_key, refuse_unowned
 from dpagg.spark.files import qualified
 
 # Conditions and classes by which Spark says that stored data, not the cluster, is at fault.
@@ -37,7 +38,7 @@ _BAD_FILE = (
 )
 _NUMBERS = (T.NumericType, T.StringType, T.BooleanType, T.NullType)
 _CATEGORIES = (T.IntegralType, T.StringType, T.BooleanType, T.DateType, T.DecimalType, T.NullType)
-_UNPUBLISHED = frozenset({"listing_with_sizes_sha256", "num_files", "partition_columns"})
+_UNPUBLISHED = frozenset({"listing_with_sizes_sha256", "num_files", "partition_columns", "files"})
 UNIT_COLUMN = "__dpagg_unit"
 _KEYS = (T.IntegralType, T.StringType, T.DateType, T.TimestampType, T.DecimalType, T.BinaryType)
 
@@ -259,12 +260,7 @@ def limit_rows(df: DataFrame, row_id: str, max_rows: int) -> tuple[DataFrame, in
         over = F.sum((F.col("__dpagg_turn") > max_rows).cast("long"))
         counts = numbered.select(F.count(F.lit(1)) - F.count(owner), over).first()
     unowned, dropped = (0, 0) if counts is None else (int(counts[0]), int(counts[1] or 0))
-    if unowned:
-        raise DataError(
-            f"the unit column is null in {unowned:,} rows",
-            path="privacy.unit.column",
-            remedy="Say whose rows they are, or leave them out beforehand.",
-        )
+    refuse_unowned(unowned)
     return numbered.filter(F.col("__dpagg_turn") <= max_rows).drop("__dpagg_turn"), dropped
 
 
@@ -282,17 +278,7 @@ def check_row_key(df: DataFrame, row_id: str) -> None:
     with _reading(None):
         counts = df.select(F.count(F.lit(1)), F.count(key), F.count_distinct(key)).first()
     rows, known, distinct = (0, 0, 0) if counts is None else (int(count) for count in counts)
-    faults = []
-    if known < rows:
-        faults.append(f"is null in {rows - known:,}")
-    if distinct < known:
-        faults.append(f"repeats an earlier row's key in {known - distinct:,}")
-    if faults:
-        raise DataError(
-            f"the row key {row_id!r} {' and '.join(faults)} of {rows:,} rows",
-            path="input.row_id",
-            remedy="It has to identify each row; mend the table, or name another column.",
-        )
+    refuse_faulty_key(row_id, rows=rows, known=known, distinct=distinct)
 
 
 @dataclass(frozen=True)

@@ -144,6 +144,27 @@ def spark_session(settings: SessionSettings | None = None) -> SparkSession:
     return _submitted(settings) if "PYSPARK_GATEWAY_PORT" in os.environ else _own(settings)
 
 
+def adopt_session(session: SparkSession, *, needs_delta: bool) -> None:
+    """Protect what runs in a session that somebody else made, as `spark_session` does.
+
+    Parameters
+    ----------
+    session : SparkSession
+        A classic one.
+    needs_delta : bool
+        Whether a Delta table will be written.
+
+    Raises
+    ------
+    EnvironmentFault
+        If Delta is needed and not there.
+    """
+    _protect_python_log()
+    if needs_delta:
+        _check_running(session)
+    _protect_running(session)
+
+
 def _own(settings: SessionSettings) -> SparkSession:
     """Start a JVM and a session in it."""
     declared = settings.local_dir or os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]

@@ -78,7 +78,7 @@ STAGES = {
     "before the charge": ("dpagg.runs.charging.Account.charge", ["settled"]),
     "after the charge": ("dpagg.runs.aggregate._draw", ["settled"]),
     "after the pass over labels": ("dpagg.runs.aggregate._require_same_rows", ["settled"]),
-    "before the first file": ("dpagg.runs.aggregate.publish", ["publishing", "settled"]),
+    "before the first file": ("dpagg.spark.delta.publish", ["publishing", "settled"]),
     "mid-write": ("dpagg.spark.delta.move_new", ["publishing", "settled"]),
     "after the commit": ("dpagg.runs.charging.Account.settle", ["settled"]),
 }

@@ -11,12 +11,12 @@ from scipy import stats
 
 from dpagg.errors import EnvironmentFault
 from dpagg.kernels import bags as kernel
-from dpagg.kernels.bags import BagLayout, NoisyLabels
+from dpagg.kernels.bags import BagLayout, NoisyLabels, Ranking
 from dpagg.kernels.encoding import encode_features
 from dpagg.kernels.rows import RowRule
 from dpagg.kernels.schema import Categorical, Label, Numeric, Schema
 from dpagg.kernels.streams import Secret
-from dpagg.spark.bagging import Ranking, bag_leverages, noisy_label_bags, rank_pass, routed_rows, weighted_bag_sums
+from dpagg.spark.bagging import bag_leverages, noisy_label_bags, rank_pass, routed_rows, weighted_bag_sums
 from dpagg.spark.engines import spark_faults
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -111,7 +111,7 @@ def test_a_run_that_ends_anywhere_costs_no_less_than_what_left(attempt, spark, t
 
     for target, states in [
         ("dpagg.runs.aggregate._draw", ["reserved"]),
-        ("dpagg.runs.aggregate.publish", ["publishing"]),  # the reserved one, which goes on
+        ("dpagg.spark.delta.publish", ["publishing"]),  # the reserved one, which goes on
         ("dpagg.ledger.Ledger.settle", ["publishing", "publishing"]),  # charged anew, published, not settled
     ]:
         monkeypatch.setattr(target, gone)
@@ -132,7 +132,7 @@ def test_a_run_that_ends_anywhere_costs_no_less_than_what_left(attempt, spark, t
 def test_sampled_releases_are_charged_before_labels_are_read(attempt, spark, tmp_path, mechanism, monkeypatch):
     few = {"mechanism": mechanism, "ledger__budget": {"epsilon": 0.1, "delta": 1e-6}}
     for name in ("weighted_bag_sums", "noisy_label_bags"):
-        monkeypatch.setattr(f"dpagg.runs.sampled.{name}", lambda *_: pytest.fail("labels were read"))
+        monkeypatch.setattr(f"dpagg.spark.bagging.{name}", lambda *_: pytest.fail("labels were read"))
     code, err = attempt(**few)
     assert code == 3 and "over budget" in err
     monkeypatch.undo()

@@ -44,7 +44,7 @@ PLACES = {
     "jaxlib": "neural",
     "optax": "neural",
     "equinox": "neural",
-    "sklearn": "experiments",
+    "sklearn": "interfaces",
     "jinja2": "report",
 }
 
@@ -120,6 +120,21 @@ def test_libraries_have_one_place(third_party, library):
 
 def test_nothing_in_the_package_imports_jobs_or_tests(third_party):
     assert not [m for m, libraries in third_party.items() if libraries & {"jobs", "tests"}]
+
+
+def test_a_table_in_memory_needs_no_spark():
+    script = """
+import pandas as pd, dpagg
+table = pd.DataFrame({"x": range(60), "y": range(60)})
+declared = {"features": [{"name": "x", "type": "numeric", "lower": 0, "upper": 60}],
+            "label": {"name": "y", "lower": 0, "upper": 60, "missing": {"constant": 0}}}
+release = dpagg.aggregate(table, schema=declared, privacy={"epsilon": 1, "delta": 1e-4})
+dpagg.fit(release).predict(table)
+dpagg.plan(table, schema=declared, privacy={"epsilon": 1, "delta": 1e-4})._repr_html_()
+dpagg.fit(table, schema=declared,
+          privacy={"epsilon": 1, "delta": 1e-4, "adjacency": "zero_out_one_row", "num_rows": 60})
+"""
+    assert _loaded(f"exec({script!r})").isdisjoint({"pyspark", "py4j", "delta", "sklearn", "jax", "matplotlib"})
 
 
 def _loaded(statement: str) -> set[str]:

@@ -1,0 +1,1 @@
+"""What people know: functions for notebooks, and an estimator of scikit-learn."""

@@ -1,0 +1,1 @@
+"""Tables in memory (pandas, Arrow): the same kernels, no Spark."""
