@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
 import os
 import secrets
@@ -15,13 +17,14 @@ import equinox as eqx
 
 from dpagg.errors import DataError, EnvironmentFault
 
-_FORMAT, _VERSION = "dpagg-training", 1
+_FORMAT, _VERSION = "dpagg-training", 2
+_DIGEST_BYTES = hashlib.sha256().digest_size
 _State = TypeVar("_State")
 _Position = TypeVar("_Position")
 
 
 def write_checkpoint(file: Path, identity: str, state: Any, position: Mapping[str, Any]) -> None:
-    """Replace the checkpoint in one step: a line of JSON, then the arrays.
+    """Replace the checkpoint in one step: a line of JSON, the arrays, and the SHA-256 of both.
 
     Raises
     ------
@@ -31,9 +34,12 @@ def write_checkpoint(file: Path, identity: str, state: Any, position: Mapping[st
     head = {"format": _FORMAT, "version": _VERSION, "identity": identity, "position": dict(position)}
     partial = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
     try:
+        content = io.BytesIO()
+        content.write(json.dumps(head).encode() + b"\n")  # NaN, the loss of no bags, is read back as it is
+        eqx.tree_serialise_leaves(content, state)
         with partial.open("xb") as stream:
-            stream.write(json.dumps(head).encode() + b"\n")  # NaN, the loss of no bags, is read back as it is
-            eqx.tree_serialise_leaves(stream, state)
+            stream.write(content.getbuffer())
+            stream.write(hashlib.sha256(content.getbuffer()).digest())
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(partial, file)
@@ -58,7 +64,9 @@ def read_checkpoint(file: Path, identity: str, state: _State, position: _Positio
         If the file is damaged or of another training.
     """
     try:
-        with file.open("rb") as stream:
+        whole = file.read_bytes()
+        content, digest = whole[:-_DIGEST_BYTES], whole[-_DIGEST_BYTES:]
+        with io.BytesIO(content) as stream:
             head = json.loads(stream.readline())
             if (head["format"], head["version"]) != (_FORMAT, _VERSION) or head["identity"] != identity:
                 raise DataError(
@@ -66,6 +74,8 @@ def read_checkpoint(file: Path, identity: str, state: _State, position: _Positio
                     path="output.path",
                     remedy="Choose a new path, or remove that folder if the training in it is no longer wanted.",
                 )
+            if hashlib.sha256(content).digest() != digest:
+                raise ValueError
             found = head["position"]
             read = {each.name: found[each.name] for each in fields(position)}  # type: ignore[arg-type]
             there = type(position)(**{name: tuple(v) if isinstance(v, list) else v for name, v in read.items()})

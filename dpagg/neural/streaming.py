@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
@@ -119,7 +120,10 @@ class BagStream:
         for file in files:
             with _open(file) as opened:
                 for group in range(opened.num_row_groups):
-                    numbers = opened.read_row_group(group, columns=["bag_id"]).column(0).to_numpy()
+                    column = opened.read_row_group(group, columns=["bag_id"]).column(0)
+                    if column.null_count or not pa.types.is_integer(column.type):
+                        raise _changed("a bag has no number")
+                    numbers = column.to_numpy()
                     self.num_bags += len(numbers)
                     self._groups.append(_Group(file, group, int((~self._is_held_out(numbers)).sum())))
         self.num_training = sum(group.num_training for group in self._groups)
@@ -192,18 +196,22 @@ class BagStream:
     def _decoded(self, batch: pa.RecordBatch) -> tuple[Bags, NDArray[np.bool_]]:
         law, count = self.law, batch.num_rows
         numbers, rows, weights, labels = (batch.column(batch.schema.get_field_index(each)) for each in _COLUMNS)
-        features, scales = _flat(rows), _flat(weights)
-        if scales.size != count * law.bag_size or features.size != scales.size * law.num_columns:
-            raise DataError(
-                f"a bag does not hold {law.bag_size} rows of {law.num_columns} features, as the certificate says",
-                path="release.path",
-                remedy="Somebody changed the table after the release. Restore its first version.",
+        try:
+            features, scales, sums = (
+                _flat(rows, law.bag_size, law.num_columns),
+                _flat(weights, law.bag_size),
+                _flat(labels),
             )
-        bags = law.bags(
-            features.reshape(count, law.bag_size, law.num_columns),
-            scales.reshape(count, law.bag_size),
-            labels.to_numpy(),
-        )
+        except (ValueError, TypeError, pa.ArrowException):
+            raise _changed(
+                f"a bag does not hold {law.bag_size} rows of {law.num_columns} features, as the certificate says"
+            ) from None
+        with np.errstate(over="ignore"):  # a number that single precision cannot hold is found below
+            bags = law.bags(
+                features.reshape(count, law.bag_size, law.num_columns), scales.reshape(count, law.bag_size), sums
+            )
+        if not all(np.isfinite(each).all() for each in bags):
+            raise _changed("a bag holds something that is not a number, or far from any bound")
         return bags, self._is_held_out(numbers.to_numpy())
 
     def _is_held_out(self, numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -236,10 +244,22 @@ def _open(path: str) -> pq.ParquetFile:
     return opened
 
 
-def _flat(column: Any) -> NDArray[np.float64]:
-    while pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
+def _changed(what: str) -> DataError:
+    return DataError(
+        what,
+        path="release.path",
+        remedy="Somebody changed the table after the release. Restore its first version.",
+    )
+
+
+def _flat(column: Any, *lengths: int) -> NDArray[np.float64]:
+    """Return the numbers in nested lists, each of the length given for its level; nulls become NaN."""
+    for length in lengths:
+        found = pc.list_value_length(column)
+        if found.null_count or not pc.all(pc.equal(found, length), min_count=0).as_py():
+            raise ValueError("a list of another length")
         column = column.flatten()
-    return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.float64)
+    return np.asarray(column.cast(pa.float64()).to_numpy(zero_copy_only=False), dtype=np.float64)
 
 
 def _taken(bags: Bags, which: Any) -> Bags:

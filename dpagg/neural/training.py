@@ -141,7 +141,9 @@ class _Clock:
 def optimiser(settings: TrainingSettings, num_steps: int) -> optax.GradientTransformation:
     """Return AdamW with a rate that rises linearly and falls along a cosine over `num_steps` steps."""
     warmup = max(1, num_steps // 20)
-    rate = optax.warmup_cosine_decay_schedule(0.0, settings.learning_rate, warmup, max(num_steps, warmup + 1))
+    rate = optax.warmup_cosine_decay_schedule(
+        settings.learning_rate / (warmup + 1), settings.learning_rate, warmup, max(num_steps, warmup + 1)
+    )
     return optax.adamw(rate, weight_decay=settings.weight_decay)
 
 
@@ -227,6 +229,10 @@ def train(
         training_loss = _require_finite(state.loss_sum, position) / num_batches
         clock.trained += time.monotonic() - began
         held_out_loss = _held_out_loss(judge, state.average, stream)
+        # No training loss has seen the weights after the last step.
+        kept = all(bool(jnp.isfinite(each).all()) for each in jax.tree.leaves(state.average))
+        if not kept or (stream.num_held_out > 0 and not math.isfinite(held_out_loss)):
+            raise _diverged(position)
         state, position = _epoch_done(state, position, training_loss, held_out_loss)
         _LOG.info("epoch %d: loss %.6g, held out %.6g", position.epoch, training_loss, held_out_loss)
         if checkpoint is not None:
@@ -264,9 +270,13 @@ def _epoch_done(state: State, position: Position, training_loss: float, held_out
 def _require_finite(loss_sum: jax.Array, position: Position) -> float:
     found = float(loss_sum)
     if not math.isfinite(found):
-        raise ConfigError(
-            f"training diverged in epoch {position.epoch + 1}: the loss is not a finite number",
-            path="training.learning_rate",
-            remedy="Take a smaller rate, or a bounded network (network.lipschitz and network.output_bound).",
-        )
+        raise _diverged(position)
     return found
+
+
+def _diverged(position: Position) -> ConfigError:
+    return ConfigError(
+        f"training diverged in epoch {position.epoch + 1}: the loss is not a finite number",
+        path="training.learning_rate",
+        remedy="Take a smaller rate, or a bounded network (network.lipschitz and network.output_bound).",
+    )

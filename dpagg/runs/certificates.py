@@ -71,6 +71,7 @@ def _claim(certificate: dict[str, Any]) -> str:
 
 def _aggregate_lines(certificate: dict[str, Any]) -> list[str]:
     left_out = certificate["rows_left_out"]
+    noised = "noised label" if "num_noised" in certificate else "bag"
     return [
         f"mechanism    {certificate['mechanism']} (engine {certificate['engine']}), {certificate['num_bags']:,} bags",
         f"protects     {certificate['unit']} ({certificate['adjacency']})",
@@ -79,7 +80,7 @@ def _aggregate_lines(certificate: dict[str, Any]) -> list[str]:
         f"for a leverage over the cap {left_out['over_leverage_cap']:,}, "
         f"over the limit of their unit {left_out['over_unit_limit']:,}",
         f"label        {certificate['label']['name']}, clipped to {certificate['label']['lower']:g} … "
-        f"{certificate['label']['upper']:g}; noise variance {certificate['label_noise_variance']:.6g} a bag "
+        f"{certificate['label']['upper']:g}; noise variance {certificate['label_noise_variance']:.6g} a {noised} "
         f"({certificate['label_noise_level']})",
     ]
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import importlib.util
 import json
 import logging
 import math
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import dpagg
 from dpagg.config import TrainConfig
-from dpagg.errors import ConfigError, DataError, EnvironmentFault
+from dpagg.errors import ConfigError, DataError, DpaggError, EnvironmentFault
 from dpagg.kernels.schema import Schema
 from dpagg.runs.certificates import load_certificate
 from dpagg.runs.loss_curves import write_losses
@@ -135,11 +137,17 @@ def run_train(
     if earlier is not None:
         _LOG.info("the model is there already; nothing was written")
         return TrainResult(str(folder), earlier, is_new=False)
-    model = _trained(config, certificate, schema, files, folder, identity, report)
-    write_losses(folder, model.training)
-    write_model(folder / MODEL_FILE, model.to_dict())
-    write_report(folder / NETWORK_REPORT, release_page(certificate, losses=network_losses(model.training)))
-    (folder / _CHECKPOINT).unlink(missing_ok=True)
+    with _alone(folder):
+        try:
+            model = _trained(config, certificate, schema, files, folder, identity, report)
+        except DpaggError:
+            with suppress(OSError):
+                folder.rmdir()  # unless there is a checkpoint to go on from
+            raise
+        write_losses(folder, model.training)
+        write_model(folder / MODEL_FILE, model.to_dict())
+        write_report(folder / NETWORK_REPORT, release_page(certificate, losses=network_losses(model.training)))
+        (folder / _CHECKPOINT).unlink(missing_ok=True)
     return TrainResult(str(folder), model, is_new=True)
 
 
@@ -210,15 +218,47 @@ def _settled(folder: Path, identity: str) -> NetworkModel | None:
     return None
 
 
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep other runs out of the folder until this one ends, however it ends; they would replace its checkpoint."""
+    place = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(
+                f"another run trains in {folder} just now",
+                path="output.path",
+                remedy="Wait for it to end, or choose a new path.",
+            ) from None
+        except OSError:  # a file system without locks
+            _LOG.debug("the folder cannot be locked")
+        yield
+    finally:
+        os.close(place)
+
+
 def _law(config: TrainConfig, certificate: Mapping[str, Any], schema: Schema) -> BagLaw:
     from dpagg.neural.streaming import BagLaw
 
     label = schema.label
+    try:
+        size, noised = int(certificate["bag_size"]), int(certificate["num_noised"])
+        variance = float(certificate["label_noise_variance"])
+        is_law = 1 <= noised <= size and 0 < variance < math.inf
+    except (KeyError, TypeError, ValueError):
+        is_law = False
+    if not is_law:
+        raise DataError(
+            "the certificate of the release does not say what noise its bags carry",
+            path="release.path",
+            remedy="Somebody changed it after the release. Restore its first version.",
+        )
     return BagLaw(
-        bag_size=int(certificate["bag_size"]),
+        bag_size=size,
         num_columns=schema.num_columns,
-        num_noised=int(certificate["num_noised"]),
-        noise_variance=float(certificate["label_noise_variance"]),
+        num_noised=noised,
+        noise_variance=variance,
         label_center=label.lower / 2 + label.upper / 2,
         label_half_width=label.upper / 2 - label.lower / 2,
         row_variance=config.training.residual_std**2,
@@ -272,8 +312,6 @@ def _trained(
         )
     except ConfigError:  # it diverged, and would again: nothing to go on with
         (folder / _CHECKPOINT).unlink(missing_ok=True)
-        with suppress(OSError):
-            folder.rmdir()
         raise
     facts = _facts(found, stream.num_training, stream.num_held_out, stream.batch_size)
     return NetworkModel(

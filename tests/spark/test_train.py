@@ -1,5 +1,6 @@
 """A network from a release: trained, found again, gone on with, refused; and its predictions by Spark."""
 
+import fcntl
 import json
 import os
 import shutil
@@ -142,9 +143,25 @@ def test_a_copy_of_the_files_will_do(attempt, released, tmp_path):
     elsewhere = {"path": str(tmp_path / "n")}
     code, _, err = attempt(release={"path": str(released / "bags"), "format": "parquet"}, output=elsewhere)
     assert code == 2 and "release.format" in err
+    certificate = json.loads((copy / "_certificate.json").read_text())
+    for change in ({"num_noised": 5}, {"bag_size": "many"}, {"label_noise_variance": -1.0}):
+        (copy / "_certificate.json").write_text(json.dumps(certificate | change))
+        code, _, err = attempt(release={"path": str(copy), "format": "parquet"}, output=elsewhere)
+        assert code == 4 and "what noise its bags carry" in err
+    (copy / "_certificate.json").write_text(json.dumps(certificate))
     next(copy.glob("*.parquet")).unlink()
     code, _, err = attempt(release={"path": str(copy), "format": "parquet"}, output=elsewhere)
-    assert code == 4 and "its certificate says 1,000" in err
+    assert code == 4 and "its certificate says 1,000" in err and not (tmp_path / "n").exists()
+
+
+def test_one_run_at_a_time_in_a_folder(attempt, tmp_path):
+    (tmp_path / "net").mkdir()
+    other = os.open(tmp_path / "net", os.O_RDONLY)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    code, _, err = attempt()
+    assert code == 2 and "another run trains in" in err and os.listdir(tmp_path / "net") == []
+    os.close(other)
+    assert attempt()[0] == 0
 
 
 @pytest.mark.parametrize(

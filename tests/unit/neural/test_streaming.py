@@ -1,6 +1,8 @@
 """Batches of bags from files: each bag once an epoch, the same order again, from any batch on."""
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from dpagg.errors import DataError
@@ -80,6 +82,37 @@ def test_the_last_batch_held_out_is_filled_up_with_nothing(files):
 def test_fewer_bags_than_a_batch_are_one_batch(files):
     stream = stream_of(files, batch_size=10_000)
     assert stream.num_batches == 1 and stream.batch_size == stream.num_training
+
+
+def altered(files, path, column, change):
+    table = pq.read_table(files[0])
+    values = table[column].to_pylist()
+    change(values)
+    pq.write_table(table.set_column(table.schema.get_field_index(column), column, pa.array(values)), path)
+    return [str(path), files[1]]
+
+
+@pytest.mark.parametrize(
+    ("column", "change"),
+    [
+        ("label", lambda v: v.__setitem__(0, None)),
+        ("label", lambda v: v.__setitem__(0, float("nan"))),
+        ("label", lambda v: v.__setitem__(0, 1e300)),
+        ("label", lambda v: v.__setitem__(slice(None), ["word"] * len(v))),
+        ("weights", lambda v: v[0].__setitem__(0, float("nan"))),
+        ("weights", lambda v: v.__setitem__(0, None)),
+        ("weights", lambda v: v[0].append(v[1].pop())),  # as many weights in all
+        ("features", lambda v: v[0].__setitem__(1, None)),
+        ("features", lambda v: v[0][0].append(v[0][1].pop())),
+        ("bag_id", lambda v: v.__setitem__(0, None)),
+    ],
+)
+def test_a_release_that_was_altered_is_refused_not_learnt_from(files, tmp_path, column, change):
+    with pytest.raises(DataError) as caught:
+        stream = stream_of(altered(files, tmp_path / "altered.parquet", column, change))
+        list(stream.training_batches(0))
+        list(stream.held_out_batches())
+    assert caught.value.path == "release.path" and "after the release" in caught.value.remedy
 
 
 def test_what_is_not_a_release(files, tmp_path):

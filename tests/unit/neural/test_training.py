@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dpagg.errors import ConfigError, DataError
-from dpagg.neural.networks import Architecture
+from dpagg.neural.networks import Architecture, make_regressor
 from dpagg.neural.streaming import BagLaw, BagStream
 from dpagg.neural.training import CheckpointRule, TrainingSettings, train
 from tests.unit.neural.bag_files import made_bags, write_bags
@@ -91,7 +91,6 @@ def test_killed_in_the_middle_of_an_epoch_it_ends_with_the_same_network(file, tm
     assert process.wait(timeout=30) == -signal.SIGKILL
     process.stdout.close()
     from dpagg.neural.checkpoints import read_checkpoint
-    from dpagg.neural.networks import make_regressor
     from dpagg.neural.training import Position, initial_state, optimiser
 
     empty = initial_state(make_regressor(NETWORK, 3, 0), optimiser(TrainingSettings(), 10))
@@ -118,9 +117,13 @@ def test_a_checkpoint_of_another_training_or_a_damaged_one_is_refused(file, tmp_
     train(stream_of(file), NETWORK, settings, rule)
     with pytest.raises(DataError, match="another training"):
         train(stream_of(file), NETWORK, settings, CheckpointRule(rule.file, "that"))
-    rule.file.write_bytes(rule.file.read_bytes()[:-100])
-    with pytest.raises(DataError, match="damaged"):
-        train(stream_of(file), NETWORK, settings, rule)
+    whole = rule.file.read_bytes()
+    one_bit = bytearray(whole)
+    one_bit[len(whole) // 2] ^= 1
+    for damaged in (whole[:-100], whole[:20], b"", bytes(one_bit)):
+        rule.file.write_bytes(damaged)
+        with pytest.raises(DataError, match="damaged"):
+            train(stream_of(file), NETWORK, settings, rule)
     assert [each.name for each in tmp_path.iterdir()] == ["c.eqx"]
 
 
@@ -129,6 +132,23 @@ def test_a_loss_that_is_no_number_ends_it(file, tmp_path):
     with pytest.raises(ConfigError, match="diverged") as caught:
         train(stream_of(file), Architecture((16,), None, None), settings)
     assert caught.value.path == "training.learning_rate"
+
+
+@pytest.mark.filterwarnings("ignore:overflow")  # of the rate itself
+@pytest.mark.parametrize("held_out", [0.0, 0.1])
+def test_weights_that_the_last_step_spoilt_are_not_kept(file, held_out):
+    # The only step has a finite loss: of the first weights.
+    stream = stream_of(file, batch_size=10_000, held_out=held_out)
+    with pytest.raises(ConfigError, match="diverged"):
+        train(stream, Architecture((16,), None, None), TrainingSettings(max_epochs=1, learning_rate=1e39))
+
+
+def test_one_step_is_a_step(file):
+    settings = TrainingSettings(max_epochs=1, averaging=0.0)
+    found = train(stream_of(file, batch_size=10_000, held_out=0.0), NETWORK, settings)
+    assert found.position.batch == 0 and found.position.epoch == 1
+    for before, after in zip(arrays(make_regressor(NETWORK, 3, settings.seed)), arrays(found.network), strict=True):
+        assert not np.array_equal(before, after)
 
 
 def test_without_bags_held_out_the_last_epoch_is_kept(file, tmp_path):
