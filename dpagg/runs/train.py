@@ -135,7 +135,9 @@ def run_train(
     identity = _identity(config, certificate)
     earlier = _settled(folder, identity)
     if earlier is not None:
-        _LOG.info("the model is there already; nothing was written")
+        _LOG.info("the model is there already")
+        if not (folder / NETWORK_REPORT).exists():  # the run that wrote the model ended before its page
+            _write_page(folder, certificate, earlier)
         return TrainResult(str(folder), earlier, is_new=False)
     with _alone(folder):
         try:
@@ -146,9 +148,13 @@ def run_train(
             raise
         write_losses(folder, model.training)
         write_model(folder / MODEL_FILE, model.to_dict())
-        write_report(folder / NETWORK_REPORT, release_page(certificate, losses=network_losses(model.training)))
+        _write_page(folder, certificate, model)
         (folder / _CHECKPOINT).unlink(missing_ok=True)
     return TrainResult(str(folder), model, is_new=True)
+
+
+def _write_page(folder: Path, certificate: Mapping[str, Any], model: NetworkModel) -> None:
+    write_report(folder / NETWORK_REPORT, release_page(certificate, losses=network_losses(model.training)))
 
 
 def _require_libraries() -> None:

@@ -111,7 +111,10 @@ def test_from_release_to_predictions(attempt, spark, released, tmp_path, capfd):
 def test_again_it_is_found_and_another_is_refused(attempt, tmp_path):
     assert attempt()[1]["written"] == "now"
     before = (tmp_path / "net" / "model.json").read_bytes()
+    page = tmp_path / "net" / "report.html"
+    page.unlink()  # as if the run had been killed before it
     assert attempt(performance={"checkpoint_seconds": 1})[1]["written"].startswith("earlier")
+    assert page.exists()
     code, _, err = attempt(training={"max_epochs": 3, "batch_size": 50})
     assert code == 2 and "output.path" in err and before == (tmp_path / "net" / "model.json").read_bytes()
 
