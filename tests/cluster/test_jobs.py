@@ -44,8 +44,10 @@ def assert_holds_the_rows(out: Path, table: Path) -> None:
     assert m == json.loads((out / "_certificate.json").read_text())["num_bags"] == NUM_ROWS
 
 
+@pytest.mark.cluster
+@pytest.mark.timeout(1800)
 def test_a_release_on_a_cluster(cluster, table, tmp_path):
-    """In the ordinary tests: the cluster starts, and the aggregate job on it makes a right release."""
+    """The cluster starts, and the aggregate job on it makes a right release."""
     out = tmp_path / "factor"
     run = job(cluster, "aggregate", configuration(tmp_path, "factor", table, out, num_rows=NUM_ROWS))
     name = run.app_id()

@@ -118,9 +118,8 @@ def prepared(tmp_path):
     return tmp_path / "config.yaml"
 
 
-@pytest.mark.parametrize(
-    "stage", [stage if stage == "mid-write" else pytest.param(stage, marks=pytest.mark.slow) for stage in STAGES]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", STAGES)
 def test_a_killed_driver_never_hides_a_spend_and_the_rerun_is_right(tmp_path, spark, stage):
     config = prepared(tmp_path)
     target, states = STAGES[stage]

@@ -4,11 +4,13 @@ import json
 
 import numpy as np
 import pandas as pd
+import pytest
 import yaml
 
 from dpagg.cli import run
 
 
+@pytest.mark.slow
 def test_train_job(spark, spark_submit, tmp_path):
     rng = np.random.default_rng(0)
     price = rng.uniform(0, 100, 600)

@@ -8,6 +8,8 @@ from dpagg.errors import ConfigError
 from dpagg.experiments.bench import BenchSizes, headline, run_bench
 from dpagg.experiments.bench_report import BEGIN, END, FIGURE, write_report
 
+pytestmark = pytest.mark.slow
+
 RATIOS = {
     "factor_vs_sql_scan",
     "factor_vs_mllib_normal",
