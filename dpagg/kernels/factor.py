@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 # Up to 60 columns or so a tile and its factor stay in the second-level cache; a table in one piece is up to nine times
 # slower. Of more columns smaller tiles lose more by their shape than they gain.
-_TILE_ROWS = 2048
+TILE_ROWS = 2048
 
 
 class Factor:
@@ -44,8 +44,8 @@ class Factor:
         if len(block) == 0:
             return self
         width = self.triangle.shape[0]
-        whole = len(block) // _TILE_ROWS * _TILE_ROWS if width < _TILE_ROWS else 0
-        parts = [self.triangle, *(_reduced(block[i : i + _TILE_ROWS]) for i in range(0, whole, _TILE_ROWS))]
+        whole = len(block) // TILE_ROWS * TILE_ROWS if width < TILE_ROWS else 0
+        parts = [self.triangle, *(_reduced(block[i : i + TILE_ROWS]) for i in range(0, whole, TILE_ROWS))]
         if whole < len(block):
             parts.append(block[whole:])
         return Factor(_reduced(np.concatenate(parts)), self.num_rows + len(block))

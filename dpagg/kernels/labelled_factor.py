@@ -7,10 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from dpagg.kernels.factor import TILE_ROWS
 
-# As in `dpagg.kernels.factor`: a tile and its factor stay in the second-level cache.
-_TILE_ROWS = 2048
+Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,8 +42,8 @@ class LabelledFactor:
     def of(cls, rows: Array, labels: Array) -> LabelledFactor:
         """Return the factor of a block of rows, shape (k, d), and labels, shape (k,)."""
         total = cls.zero(rows.shape[1])
-        for low in range(0, len(rows), _TILE_ROWS):
-            tile = slice(low, low + _TILE_ROWS)
+        for low in range(0, len(rows), TILE_ROWS):
+            tile = slice(low, low + TILE_ROWS)
             total = total.merge(_reduced(rows[tile], labels[tile]))
         return total
 

@@ -38,15 +38,15 @@ def write_losses(folder: Path, training: Mapping[str, Any]) -> None:
 
 
 def _draw(file: Path, training: Mapping[str, Any]) -> None:
+    # A figure of its own: `pyplot` would change the backend of the notebook that trains.
     import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
     # Text stays text, and the same losses give the same file.
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "dpagg"}):
-        figure, panel = pyplot.subplots(figsize=(6.4, 4.0))
+        figure = Figure(figsize=(6.4, 4.0))
+        panel = figure.subplots()
         epochs = range(1, len(training["training_losses"]) + 1)
         panel.plot(epochs, training["training_losses"], "o-", markersize=3, label="training")
         held_out = training["held_out_losses"]
@@ -58,4 +58,3 @@ def _draw(file: Path, training: Mapping[str, Any]) -> None:
         panel.legend()
         figure.tight_layout()
         figure.savefig(file, metadata={"Date": None, "Title": "Losses of a training on bags"})
-        pyplot.close(figure)

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from dpagg.errors import ConfigError, DataError
 from dpagg.spark.engines import spark_faults
-from dpagg.spark.reading import InputTable, TableSource, quoted, read_table
+from dpagg.spark.reading import InputTable, TableFormat, TableSource, quoted, read_table
 
 _ANSI = "spark.sql.ansi.enabled"
 _KEY = "__dpagg_key"
@@ -31,7 +31,7 @@ class NamedTable(Protocol):
 
     @property
     def format(self) -> str | None:
-        """As `TableSource.format`; None is that of the input."""
+        """As `TableFormat.format`; None is that of the input."""
 
     @property
     def version(self) -> int | None:
@@ -42,32 +42,12 @@ class NamedTable(Protocol):
         """Whether its rows are label data."""
 
 
-class InputSource(Protocol):
+class InputSource(TableFormat, Protocol):
     """The ``input`` section of a configuration."""
 
     @property
     def path(self) -> str | None:
         """Of one table."""
-
-    @property
-    def format(self) -> str:
-        """As `TableSource.format`."""
-
-    @property
-    def version(self) -> int | None:
-        """As `TableSource.version`."""
-
-    @property
-    def header(self) -> bool:
-        """As `TableSource.header`."""
-
-    @property
-    def delimiter(self) -> str:
-        """As `TableSource.delimiter`."""
-
-    @property
-    def column_names(self) -> Sequence[str] | None:
-        """As `TableSource.column_names`."""
 
     @property
     def row_id(self) -> str | None:

@@ -43,12 +43,8 @@ UNIT_COLUMN = "__dpagg_unit"
 _KEYS = (T.IntegralType, T.StringType, T.DateType, T.TimestampType, T.DecimalType, T.BinaryType)
 
 
-class TableSource(Protocol):
-    """Which table to read: the ``input`` section of a configuration."""
-
-    @property
-    def path(self) -> str:
-        """Path or URI, as Spark takes it."""
+class TableFormat(Protocol):
+    """How a table is stored."""
 
     @property
     def format(self) -> str:
@@ -69,6 +65,14 @@ class TableSource(Protocol):
     @property
     def column_names(self) -> Sequence[str] | None:
         """Names for a CSV without a header; None names them c0, c1, ..."""
+
+
+class TableSource(TableFormat, Protocol):
+    """Which table to read: the ``input`` section of a configuration."""
+
+    @property
+    def path(self) -> str:
+        """Path or URI, as Spark takes it."""
 
 
 @dataclass(frozen=True)
