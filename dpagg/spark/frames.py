@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from dpagg.errors import ConfigError, DataError
 from dpagg.spark.engines import spark_faults
-from dpagg.spark.reading import InputTable
+from dpagg.spark.reading import InputTable, gives_the_same_rows
 from dpagg.spark.session import adopt_session
 
 __all__ = ["frame_table"]
@@ -39,7 +39,7 @@ def frame_table(
     Raises
     ------
     ConfigError
-        If the DataFrame draws random numbers.
+        If the DataFrame draws random numbers, or takes some rows by a limit.
     DataError
         If it has no rows, or a column cannot be resolved.
     EnvironmentFault
@@ -48,11 +48,11 @@ def frame_table(
     # Secrets travel in closures, which a session that nobody prepared may write to a file.
     adopt_session(df.sparkSession, needs_delta=needs_delta)
     with spark_faults("while the DataFrame was looked at"):
-        steady = is_read_once or bool(df._jdf.queryExecution().analyzed().deterministic())
+        steady = is_read_once or gives_the_same_rows(df)
         empty = steady and df.isEmpty()
     if not steady:
         raise ConfigError(
-            "the DataFrame is not deterministic (rand, uuid, shuffle or such), and a run reads it several times",
+            "the DataFrame is not deterministic (rand, uuid, shuffle, limit or such), and a run reads it several times",
             remedy="Write it to Parquet or Delta first, and give the DataFrame that reads it.",
         )
     if empty:

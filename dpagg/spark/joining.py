@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from dpagg.errors import ConfigError, DataError
 from dpagg.spark.engines import spark_faults
-from dpagg.spark.reading import InputTable, TableFormat, TableSource, quoted, read_table
+from dpagg.spark.reading import InputTable, TableFormat, TableSource, gives_the_same_rows, quoted, read_table
 
 _ANSI = "spark.sql.ansi.enabled"
 _KEY = "__dpagg_key"
@@ -111,6 +111,13 @@ def read_input(spark: SparkSession, source: InputSource, label: str | None = Non
     frames = {name: table.df for name, table in opened.items()}
     emptied = {name: df.limit(0) for name, df in frames.items() if names[name].labels}
     df = _selected(spark, query, frames)
+    if not gives_the_same_rows(df):
+        raise ConfigError(
+            "the query draws something at random, or takes some of its rows, so that a task that runs again would read "
+            "other rows",
+            path="input.sql",
+            remedy="Leave out rand(), uuid() and the like, LIMIT and OFFSET; filter by a column instead.",
+        )
     if emptied:
         if source.row_id is None or label is None:
             raise ValueError("tables that hold labels need the names of the row key and of the label")
@@ -139,13 +146,6 @@ def _selected(spark: SparkSession, query: str, frames: Mapping[str, DataFrame]) 
             df = spark.sql(f"SELECT * FROM (\n{query}\n)")
         except (PySparkException, Py4JError) as error:
             raise _unfit(error) from None
-    analysed: Any = df._jdf
-    if not analysed.queryExecution().analyzed().deterministic():
-        raise ConfigError(
-            "the query draws something at random, so that a task that runs again would read other rows",
-            path="input.sql",
-            remedy="Leave out rand(), uuid() and the like.",
-        )
     return df
 
 

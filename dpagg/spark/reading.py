@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from delta.tables import DeltaTable
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -177,6 +178,20 @@ def read_table(spark: SparkSession, source: TableSource, *, may_be_empty: bool =
         if not may_be_empty and df.isEmpty():
             raise DataError("the table has no rows", path="input.path")
     return InputTable(df, version, now)
+
+
+# Which rows these nodes take depends on which task ends first.
+_TAKES_SOME_ROWS = re.compile(r"^[\s:+|-]*(GlobalLimit|LocalLimit|Offset|Tail)\b", re.MULTILINE)
+
+
+def gives_the_same_rows(df: DataFrame) -> bool:
+    """Whether each pass over a DataFrame, and each task that runs again, reads the same rows.
+
+    Spark takes LIMIT and OFFSET for deterministic; which rows they take is not, and noise that was measured on some
+    rows does not cover others.
+    """
+    plan = cast(Any, df)._jdf.queryExecution().analyzed()
+    return bool(plan.deterministic()) and _TAKES_SOME_ROWS.search(str(plan.treeString())) is None
 
 
 def normalise(

@@ -67,6 +67,9 @@ def test_a_cast_that_fails_raises_nothing(spark, source):
     ("query", "fault", "said"),
     [
         ("SELECT key, rand() AS price FROM imp", ConfigError, "at random"),
+        ("SELECT key, price FROM imp LIMIT 2", ConfigError, "takes some of its rows"),
+        ("SELECT key, price FROM (SELECT * FROM imp ORDER BY price OFFSET 1)", ConfigError, "takes some of its rows"),
+        ("SELECT key, price FROM imp WHERE key IN (SELECT key FROM conv LIMIT 1)", ConfigError, "takes some"),
         ("DROP TABLE imp", ConfigError, "not one that Spark understands"),
         ("SELECT 1) ; (SELECT 2", ConfigError, "not one that Spark understands"),
         ("SELECT prize FROM imp", DataError, "UNRESOLVED_COLUMN"),

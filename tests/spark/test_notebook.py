@@ -70,6 +70,8 @@ def test_what_is_refused(df):
         dpagg.aggregate(df, **ASKED)
     with pytest.raises(ConfigError, match="not deterministic"):
         dpagg.plan(df.withColumn("price", F.rand() * 100), **ASKED)
+    with pytest.raises(ConfigError, match="not deterministic"):
+        dpagg.plan(df.limit(100), **ASKED)
     with pytest.raises(DataError, match="no rows"):
         dpagg.plan(df.where("price < 0"), **ASKED)
     with pytest.raises(DataError, match="no column 'price'"):
