@@ -14,7 +14,8 @@ import tty
 import pytest
 import typer
 
-from dpagg.cli import _report, _wrapped, app, run
+from dpagg.cli import app, run
+from dpagg.cli.output import report_found, wrapped
 from tests.unit.report.examples import example_certificate
 
 PROGRAM = "from dpagg.cli import main; main()"
@@ -116,7 +117,7 @@ def test_an_encoding_without_greek_ends_nothing(release, arguments):
 
 
 def test_square_brackets_are_no_markup(tmp_path, capsys):
-    _report({"path": "/data/[bold]x[/bold]/price[usd]"}, as_json=False, title="made [red]today[/red]")
+    report_found({"path": "/data/[bold]x[/bold]/price[usd]"}, as_json=False, title="made [red]today[/red]")
     shown = capsys.readouterr().out
     assert "/data/[bold]x[/bold]/price[usd]" in shown and "made [red]today[/red]" in shown
     run(["report", str(tmp_path / "price[usd]")])
@@ -125,13 +126,13 @@ def test_square_brackets_are_no_markup(tmp_path, capsys):
 
 def test_long_words_are_broken_and_not_cut(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    _report({"path": "/" + "x" * 200}, as_json=False, title="")
+    report_found({"path": "/" + "x" * 200}, as_json=False, title="")
     assert capsys.readouterr().out.count("x") == 200
 
 
 def test_continued_lines_stand_under_their_words():
     text = "name         " + "word " * 20 + "\n  - " + "item " * 20 + "\n\nplain " + "text " * 20
-    lines = _wrapped(text, 40).splitlines()
+    lines = wrapped(text, 40).splitlines()
     assert all(len(line) <= 40 for line in lines)
     assert lines[1].startswith(" " * 13 + "word") and lines[0].startswith("name         word")
     bullet = next(place for place, line in enumerate(lines) if line.startswith("  - "))

@@ -1,0 +1,147 @@
+"""Commands that try things out: demo, bench, reproduce."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dpagg.cli.options import JsonOption, VerboseOption
+from dpagg.cli.output import is_plain, make_console, make_table, print_json, status
+from dpagg.cli.running import start_spark
+from dpagg.errors import ConfigError
+
+reproduce_app = typer.Typer(
+    help="Run the protocol of a paper on your copy of its data.", no_args_is_help=True, rich_markup_mode=None
+)
+
+
+def demo(
+    out: Annotated[Path, typer.Option("--out", help="Folder for the table, the release and the model.")] = Path(
+        "dpagg-demo"
+    ),
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Make a realistic ad-conversion table, aggregate it privately, fit on the aggregate, compare the losses."""
+    from dpagg.experiments.demo import run_demo
+
+    with status("making a table, a private aggregate and a model", as_json):
+        result = run_demo(start_spark(verbose), out)
+    if as_json:
+        print_json(result)
+        return
+    release = result["wtd_flag"]
+    console = make_console()
+    console.print(
+        f"{result['table']['num_rows']:,} impressions, {release['num_bags']:,} weighted sums at "
+        f"epsilon {release['epsilon']:g}, delta {release['delta']:g}, no assumption about labels"
+    )
+    table = make_table("model", "mean squared error", "excess share")
+    table.add_row("best constant", f"{result['constant']['mse']:.4f}", "1")
+    table.add_row("private: fitted on the aggregate", f"{release['mse']:.4f}", f"{release['excess_share']:.4f}")
+    table.add_row("not private: least squares on the rows", f"{result['least_squares']['mse']:.4f}", "0")
+    console.print(table)
+    console.print(f"R² of least squares: {result['least_squares']['r_squared']:.3f}")
+    for name, path in result["paths"].items():
+        console.print(f"{name.replace('_', ' '):17} {path}", soft_wrap=True)
+    console.print(f"Read the promise: dpagg certificate show {result['paths']['certificate']}", soft_wrap=True)
+
+
+def bench(
+    rows: Annotated[int, typer.Option("--rows", min=1000, help="Rows of the table that is read.")] = 2_000_000,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="How often a pass is timed.")] = 7,
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes: that it runs, not how fast.")] = False,
+    readme: Annotated[
+        Path | None, typer.Option("--readme", help="README of a checkout to put table and figure in.")
+    ] = None,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Time the engines against Spark SQL, MLlib and numpy. Takes some minutes and 4 GB of temporary space."""
+    import tempfile
+
+    from dpagg.experiments.bench import BenchSizes, headline, run_bench
+
+    sizes = BenchSizes.quick() if quick else BenchSizes(num_rows=rows, rounds=rounds)
+    with tempfile.TemporaryDirectory() as directory:
+        result = run_bench(start_spark(verbose), Path(directory), sizes, progress=not as_json)
+    if readme is not None:
+        from dpagg.experiments.bench_report import write_report
+
+        write_report(result, readme)
+    if as_json:
+        print_json(result)
+        return
+    table = make_table("ratio", "of", "")
+    for name, text, value in headline(result):
+        table.add_row(name, text, f"{value:.3g}")
+    console = make_console()
+    console.print(table)
+    console.print(f"load average before: {result['load_average'][0]}; figures of a busy machine mean little")
+
+
+@reproduce_app.command(short_help="Compare the private regressions as the IHM paper does.")
+def ihm(
+    data: Annotated[Path, typer.Option("--data", help="Folder with NAME/data.csv.gz, the response last.")],
+    sets: Annotated[
+        str | None, typer.Option("--sets", help="Names, with commas between; all by default.", show_default=False)
+    ] = None,
+    epsilons: Annotated[
+        str | None, typer.Option("--epsilons", help="Numbers, with commas between; 0.1 to 10 by default.")
+    ] = None,
+    trials: Annotated[int, typer.Option("--trials", min=2, help="Runs of each method in each cell.")] = 100,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder for cells, tables and figures; a later run goes on there.")
+    ] = None,
+    synthetic: Annotated[bool, typer.Option("--synthetic/--no-synthetic", help="Made-up regimes too.")] = True,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare the private regressions by the protocol of the iterative Hessian mixing paper. NOT PRIVATE."""
+    from dpagg.experiments.ihm_protocol import EPSILONS, reproduce_ihm
+
+    result = reproduce_ihm(
+        data,
+        sets=None if sets is None else [name.strip() for name in sets.split(",") if name.strip()],
+        epsilons=EPSILONS if epsilons is None else _numbers(epsilons, "--epsilons"),
+        trials=trials,
+        out=out,
+        synthetic=synthetic,
+        progress=not (as_json or is_plain()) and make_console(stderr=True).is_terminal,
+    )
+    if as_json:
+        print_json(result)
+        return
+    shown = {
+        "ihm": "ihm",
+        "ihm_authors": "authors'",
+        "linear_mixing_paper": "linear",
+        "adassp_paper": "adassp",
+        "dp_gd": "dp-gd",
+    }
+    table = make_table("set", "n", "d", "epsilon", *shown.values())
+    for cell in result["cells"]:
+        risks = (f"{cell['methods'][name]['excess_train_risk']:.1e}" for name in shown)
+        table.add_row(cell["set"], f"{cell['n']:,}", str(cell["d"]), f"{cell['epsilon']:.3g}", *risks)
+    console = make_console()
+    console.print("Mean excess training risk: the default, and other methods as their authors have them")
+    console.print(table)
+    if "geometric_mean_gain" in result:
+        console.print(
+            f"ihm against ihm_authors at equal epsilon and delta: {result['geometric_mean_gain']:.3g} times less "
+            f"excess risk (geometric mean), {result['smallest_gain']:.3g} in the least favourable cell"
+        )
+    if out is not None:
+        console.print(f"tables and figures: {out}", soft_wrap=True)
+
+
+def _numbers(text: str, option: str) -> list[float]:
+    try:
+        found = [float(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        found = []
+    if not found or not all(0 < number < math.inf for number in found):
+        raise ConfigError(f"{option} is {text!r}, expected positive numbers with commas between")
+    return found
