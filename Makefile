@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 EXTRAS ?= dev
 DEMO_OUT ?= build/demo
 PYTEST_ARGS ?=
+TEST_WORKERS ?= 2
 PYTHONS ?= python3.11 python3.12 python3.13
 
 .PHONY: help install demo pack test test-slow test-cluster bench lint format wheels-check clean
@@ -54,8 +55,9 @@ build/dpagg.zip: $(shell find dpagg -name '*.py')
 	tar -cf - --exclude=__pycache__ dpagg | tar -xf - -C build/package
 	cd build/package && $(abspath $(BIN))/python -m zipfile -c ../dpagg.zip dpagg
 
+# A file stays with one worker: its set-ups are shared, and a Spark session a worker is as much as two cores bear.
 test: install
-	$(BIN)/python -m pytest -m "not slow and not cluster" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not slow and not cluster" -n $(TEST_WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 test-slow: install
 	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
