@@ -321,7 +321,13 @@ def _run_resolver(coordinates: tuple[tuple[str, str, str], ...], scratch: Path) 
     command = [str(_spark_home() / "bin" / "spark-submit")]
     for key, value in settings.items():
         command += ["--conf", f"{key}={value}"]
-    environment = os.environ | {"JAVA_HOME": str(java_home()), "PYSPARK_PYTHON": sys.executable}
+    environment = os.environ | {
+        "JAVA_HOME": str(java_home()),
+        "PYSPARK_PYTHON": sys.executable,
+        # Spark looks its own machine up, whose name may be unknown, as while an image is built.
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_LOCAL_HOSTNAME": "localhost",
+    }
     # Inside spark-submit these would make the resolver believe that it is a child of that run.
     for inherited in ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "PYSPARK_SUBMIT_ARGS"):
         environment.pop(inherited, None)
