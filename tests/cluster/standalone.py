@@ -54,14 +54,19 @@ def fetch(url: str) -> str:
 
 
 class Cluster:
-    """A master and two workers, each with room for four executors; logs, work and scratch under one folder."""
+    """A master and two workers, each with room for four executors; logs, work and scratch under one folder.
 
-    def __init__(self, home: Path) -> None:
+    ``defaults`` is the spark-defaults.conf of all nodes, and of who submits from them.
+    """
+
+    def __init__(self, home: Path, defaults: str = "") -> None:
         self.home = home
         self._processes: list[subprocess.Popen[bytes]] = []
         self._applications: list[Application] = []
         for name in ("conf", "work", "local", "logs"):
             (home / name).mkdir(parents=True)
+        (home / "conf" / "spark-defaults.conf").touch(0o600)
+        (home / "conf" / "spark-defaults.conf").write_text(defaults)
         # Nothing of this machine's own configuration; the package is what executors import.
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
         self.environment |= {
