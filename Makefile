@@ -9,7 +9,7 @@ PYTEST_ARGS ?=
 TEST_WORKERS ?= 2
 PYTHONS ?= python3.11 python3.12 python3.13
 
-.PHONY: help install demo pack test test-slow test-cluster bench lint format wheels-check clean
+.PHONY: help install demo pack test test-slow test-cluster test-containers bench lint format wheels-check clean
 .DELETE_ON_ERROR:
 
 help:
@@ -17,6 +17,7 @@ help:
 	@echo "make test       install, then run the tests (without the slow ones)"
 	@echo "make test-slow  the statistical audits and the long end-to-end runs"
 	@echo "make test-cluster  faults and leaks on a real standalone cluster on this machine"
+	@echo "make test-containers  build the image, start the compose file's cluster, run the demo on it (docker/README.md)"
 	@echo "make pack       what a cluster needs: build/environment.tar.gz for executors, build/dpagg.zip"
 	@echo "make bench      time the engines against Spark SQL, MLlib and numpy; table and figure in README.md"
 	@echo "make lint       ruff and mypy"
@@ -64,6 +65,9 @@ test-slow: install
 
 test-cluster: install build/environment.tar.gz
 	$(BIN)/python -m pytest tests/cluster $(PYTEST_ARGS)
+
+test-containers: install
+	$(BIN)/python -m pytest tests/containers $(PYTEST_ARGS)
 
 bench: install
 	$(BIN)/dpagg bench --readme README.md

@@ -1,7 +1,8 @@
 #!/bin/bash
 # Starts one part of a cluster, or any other command:
 #   secret | master | worker MASTER [OPTION…] | driver OPTION… | executor | COMMAND [ARGUMENT…]
-# `driver` and `executor` are what Spark asks of an image on Kubernetes.
+# `driver` and `executor` are what Spark asks of an image on Kubernetes. SPARK_DEFAULTS may hold settings of Spark, one a
+# line, which come before those of conf/spark/standalone.conf.
 set -euo pipefail
 
 secret=${DPAGG_SECRET_FILE:-/secret/spark}
@@ -14,13 +15,14 @@ if [ -z "${SPARK_CONF_DIR:-}" ]; then
   (
     umask 077
     cp "$(dirname "$0")/../conf/spark/standalone.conf" "$SPARK_CONF_DIR/spark-defaults.conf"
-    if [ -r "$secret" ]; then printf '\nspark.authenticate.secret %s\n' "$(cat "$secret")"; fi \
-      >> "$SPARK_CONF_DIR/spark-defaults.conf"
-    # Executors find the driver by its address: the name of a container for one job is known to nobody else.
-    if [ -n "${SPARK_MASTER_URL:-}" ]; then
-      read -r address _ <<< "$(hostname -i)"
-      printf '\nspark.master %s\nspark.driver.host %s\n' "$SPARK_MASTER_URL" "$address"
-    fi >> "$SPARK_CONF_DIR/spark-defaults.conf"
+    {
+      # The last line of a key counts.
+      printf '\n%s\n' "${SPARK_DEFAULTS:-}"
+      if [ -r "$secret" ]; then printf 'spark.authenticate.secret %s\n' "$(cat "$secret")"; fi
+      # Executors find a driver by its address: the name of a container for one job is known to nobody else.
+      read -r address _ <<< "$(hostname -i 2> /dev/null)"
+      if [ -n "$address" ]; then printf 'spark.driver.host %s\n' "$address"; fi
+    } >> "$SPARK_CONF_DIR/spark-defaults.conf"
   )
 fi
 

@@ -129,7 +129,7 @@ def test_the_image_serves_as_an_executor_of_kubernetes_and_nothing_crosses_the_n
                 [
                     *("podman", "run", "--rm", "--name", driver, "--network", project.network),
                     *("-v", f"{project.name}_secret:/secret:ro", "-v", f"{script}:/driver.py:ro"),
-                    *("-e", "SPARK_MASTER_URL=spark://master:7077", IMAGE, "spark-submit"),
+                    *("-e", "SPARK_DEFAULTS=spark.master spark://master:7077", IMAGE, "spark-submit"),
                     *("--conf", "spark.executor.memory=100g", "--conf", "spark.executor.cores=1"),
                     *("--conf", "spark.driver.memory=512m", "--conf", f"spark.driver.port={DRIVER_PORT}", "/driver.py"),
                 ],

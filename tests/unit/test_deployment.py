@@ -110,6 +110,12 @@ def test_the_services_of_the_compose_file():
         assert (ROOT / "docker" / service["build"]["context"]).resolve() == ROOT
         first = service["command"][0]
         assert re.search(rf"^  {first}\)", script, re.MULTILINE) or first == "spark-submit"
+        if "SPARK_DEFAULTS" in service.get("environment", {}):
+            sizes = dict(line.split() for line in service["environment"]["SPARK_DEFAULTS"].splitlines())
+            assert mib(service["mem_limit"]) >= 2 * mib(sizes["spark.driver.memory"])
+            assert mib(SERVICES["worker-1"]["environment"]["SPARK_WORKER_MEMORY"]) >= mib(
+                sizes["spark.executor.memory"]
+            )
         for word in service["command"]:
             if word.startswith("/opt/dpagg/"):
                 assert (ROOT / word.removeprefix("/opt/dpagg/")).is_file()
@@ -168,10 +174,14 @@ def test_the_secret_is_made_once_and_reaches_settings_of_this_user_only(tmp_path
     assert secret.read_text() == first
 
     shown = enter("bash", "-c", 'ls -lR "$SPARK_CONF_DIR" && cat "$SPARK_CONF_DIR"/*; rm -r "$SPARK_CONF_DIR"')
-    assert f"\nspark.authenticate.secret {first}" in shown and "spark.master " not in shown
+    assert f"\nspark.authenticate.secret {first}" in shown
+    assert re.search(r"\nspark.driver.host [0-9a-f.:]+\n", shown)
     assert re.search(r"^-rw-------.* spark-defaults.conf$", shown, re.MULTILINE)
-    shown = enter("bash", "-c", 'cat "$SPARK_CONF_DIR"/*; rm -r "$SPARK_CONF_DIR"', SPARK_MASTER_URL="spark://m:7077")
-    assert re.search(r"\nspark.master spark://m:7077\nspark.driver.host [0-9a-f.:]+\n", shown)
+    given = "spark.master spark://m:7077\nspark.driver.memory 1g"
+    shown = enter("bash", "-c", 'cat "$SPARK_CONF_DIR"/*; rm -r "$SPARK_CONF_DIR"', SPARK_DEFAULTS=given)
+    assert shown.index("spark.driver.memory                      4g") < shown.index(
+        f"\n{given}\nspark.authenticate.secret"
+    )
     # Settings that are there already, as on Kubernetes, stay.
     assert enter("bash", "-c", 'echo "$SPARK_CONF_DIR"', SPARK_CONF_DIR="/there") == "/there\n"
     assert enter("echo", "a command", SPARK_CONF_DIR="/there") == "a command\n"
