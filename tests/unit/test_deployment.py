@@ -89,16 +89,24 @@ def test_what_the_image_copies_exists_and_reaches_the_builder():
     assert (ROOT / ".dockerignore").read_text().splitlines()[1] == "*"
 
 
+def pins():
+    lines = (ROOT / "conf" / "constraints.txt").read_text().splitlines()
+    return dict(line.split("==") for line in lines if "==" in line)
+
+
 def test_the_jars_are_those_of_the_pinned_versions():
     listed = dict(line.split()[::-1] for line in (DOCKER / "jars.sha256").read_text().splitlines())
-    pins = dict(
-        line.split("==") for line in (ROOT / "conf" / "constraints.txt").read_text().splitlines() if "==" in line
-    )
-    series, delta = ".".join(pins["pyspark"].split(".")[:2]), pins["delta_spark"]
+    series, delta = ".".join(pins()["pyspark"].split(".")[:2]), pins()["delta_spark"]
     assert set(listed) == {f"delta-spark_{series}_2.13-{delta}.jar", f"delta-storage-{delta}.jar"}
     assert set(listed) == {f"{artifact}-{release}.jar" for _, artifact, release in delta_coordinates()}
     for jar in delta_jars_at_hand() or ():
         assert hashlib.sha256(jar.read_bytes()).hexdigest() == listed[jar.name]
+
+
+def test_the_page_of_platforms_names_the_versions_that_are_tested():
+    page = (ROOT / "conf" / "spark" / "PLATFORMS.md").read_text()
+    assert f"`pyspark=={pins()['pyspark']}`" in page and f"`delta-spark=={pins()['delta_spark']}`" in page
+    assert f"| Spark | {pins()['pyspark']}," in page and f"| Delta | {pins()['delta_spark']}," in page
 
 
 def test_the_services_of_the_compose_file():
