@@ -23,9 +23,11 @@ from dpagg.kernels.passes import FactorPass
 from dpagg.kernels.rows import RowRule
 from dpagg.kernels.streams import Secret
 from dpagg.runs.aggregate import run_aggregate
-from dpagg.spark.engines import feature_pass, weighted_sums_pass
+from dpagg.spark.engines import weighted_sums_pass
 from dpagg.spark.mllib import mllib_gram, mllib_least_squares, sql_sums
-from dpagg.spark.reading import normalise, only_features
+from dpagg.spark.plain_files import plain_files
+from dpagg.spark.reading import normalise
+from dpagg.spark.rows import SparkRows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -102,7 +104,8 @@ class _Table:
 
     def factor(self) -> FactorPass:
         schema = self.config(self.path, 1).encoding
-        return feature_pass(only_features(normalise(self.read(), schema), schema), RowRule(schema))
+        df = self.read()
+        return SparkRows.of(df, schema, files=plain_files(df)).feature_pass(RowRule(schema))
 
     def sides(self) -> dict[str, Callable[[], object]]:
         """The pass for R and what it is compared with."""

@@ -107,7 +107,8 @@ def make_plan(spark: SparkSession, config: AggregateConfig, table: InputTable | 
     table = table if table is not None else read_input(spark, config.input, config.encoding.label.name)
     table.refuse_partitions_by(config.encoding.label.name)
     unit = config.privacy.unit
-    rows = SparkRows.of(table.df, config.encoding, config.input.row_id, None if unit is None else unit.column)
+    owner = None if unit is None else unit.column
+    rows = SparkRows.of(table.df, config.encoding, config.input.row_id, owner, table.files)
     return plan_release(config, table, rows)
 
 

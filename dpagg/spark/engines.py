@@ -6,6 +6,7 @@ Factors and sums travel through Spark's (encrypted) shuffle and memory only.
 
 from __future__ import annotations
 
+import gc
 import pickle
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol, Self, TypeVar, cast
@@ -32,6 +33,7 @@ from dpagg.kernels.passes import (
 )
 from dpagg.kernels.rows import RowRule, RowSummary
 from dpagg.kernels.streams import Secret
+from dpagg.spark.plain_files import Piece, PlainTable, read_pieces
 from dpagg.spark.reading import UNIT_COLUMN, quoted
 
 # Above this size the sums of one task would crowd out the task itself; the factor engine has no such term.
@@ -53,15 +55,18 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
-def feature_pass(df: DataFrame, rule: RowRule) -> FactorPass:
-    """Return the factor of X (width r) and a summary; no label is read."""
+def feature_pass(df: DataFrame, rule: RowRule, plain: PlainTable | None = None) -> FactorPass:
+    """Return the factor of X (width r) and a summary; no label is read.
+
+    `plain` is the same table, where tasks may read its files without Spark's reader.
+    """
     width = rule.num_coordinates
-    return tree_merge(df, lambda batches: add_features(batches, rule), _SUMMARY_BYTES + 8 * width**2)
+    return tree_merge(df, lambda batches: add_features(batches, rule), _SUMMARY_BYTES + 8 * width**2, plain)
 
 
-def summary_pass(df: DataFrame, rule: RowRule) -> RowSummary:
+def summary_pass(df: DataFrame, rule: RowRule, plain: PlainTable | None = None) -> RowSummary:
     """Return counts and the largest leverage of the rows that take part; no label is read."""
-    return tree_merge(df, lambda batches: add_summary(batches, rule), _SUMMARY_BYTES)
+    return tree_merge(df, lambda batches: add_summary(batches, rule), _SUMMARY_BYTES, plain)
 
 
 def unit_pass(df: DataFrame, rule: RowRule) -> float:
@@ -81,10 +86,10 @@ def unit_pass(df: DataFrame, rule: RowRule) -> float:
     return 0.0 if largest is None or largest[0] is None else float(largest[0]) * (1.0 + 1e-12)
 
 
-def labelled_pass(df: DataFrame, rule: RowRule) -> MomentsPass:
+def labelled_pass(df: DataFrame, rule: RowRule, plain: PlainTable | None = None) -> MomentsPass:
     """Return what the factor engine needs of the labels. It isn't private: keep it in memory."""
     rank = rule.num_coordinates
-    return tree_merge(df, lambda batches: add_labelled(batches, rule), _SUMMARY_BYTES + 8 * rank)
+    return tree_merge(df, lambda batches: add_labelled(batches, rule), _SUMMARY_BYTES + 8 * rank, plain)
 
 
 def weighted_sums_pass(
@@ -154,9 +159,19 @@ def map_in_arrow(
         numbers = []
 
     def renamed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        _spare_collector()
         return function(_unpacked(batch, names, numbers) for batch in batches)
 
     return plain.mapInArrow(cast(Any, renamed), schema)
+
+
+def _spare_collector() -> None:
+    """Take what a worker has loaded so far out of the garbage collector's sight.
+
+    PySpark collects after each task, and searched 80,000 objects of modules for it, for 40 milliseconds.
+    """
+    if not gc.get_freeze_count():
+        gc.freeze()
 
 
 def _unpacked(batch: pa.RecordBatch, names: list[str], numbers: list[int]) -> pa.RecordBatch:
@@ -176,13 +191,21 @@ def _unpacked(batch: pa.RecordBatch, names: list[str], numbers: list[int]) -> pa
 
 
 def tree_merge(
-    df: DataFrame, partial: Callable[[Iterator[pa.RecordBatch]], M], state_bytes: int = _LARGEST_SUMS_BYTES
+    df: DataFrame,
+    partial: Callable[[Iterator[pa.RecordBatch]], M],
+    state_bytes: int = _LARGEST_SUMS_BYTES,
+    plain: PlainTable | None = None,
 ) -> M:
     """Run `partial` once a partition and merge the results: any commutative monoid of kernels.
 
     Where all states together are small, by `state_bytes` for one of them, the driver merges them in the order of the
     partitions: it spares a pass through other Python workers, most of the start-up of a pass. Else they go up a tree.
+    `plain` is the same table as `df`, where its files may be read without Spark's reader.
     """
+    if plain is not None:
+        found_plain = _merge_plain(df, partial, state_bytes, plain)
+        if found_plain is not None:
+            return found_plain
 
     def states(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pydict({"state": [pickle.dumps(guarded(partial, iter(batches)))]})
@@ -199,6 +222,35 @@ def tree_merge(
         else:
             merged = merge_up(rdd.map(lambda row: pickle.loads(row.state)), lambda left, right: left.merge(right))
     return merged if merged is not None else partial(iter(()))
+
+
+def _merge_plain(
+    df: DataFrame, partial: Callable[[Iterator[pa.RecordBatch]], M], state_bytes: int, plain: PlainTable
+) -> M | None:
+    """Run `partial` once a task over files that the tasks read themselves; None if Spark has to read them."""
+    context = df.sparkSession.sparkContext
+    tasks = plain.files.tasks(context.defaultParallelism)
+    if not plain.files.are_usable or len(tasks) * state_bytes > _DRIVER_BYTES:
+        return None
+    columns = plain.columns
+
+    def states(given: Iterator[list[Piece]]) -> Iterator[bytes]:
+        _spare_collector()
+        for pieces in given:
+            try:
+                yield pickle.dumps(partial(read_pieces(pieces, columns)))
+            except Exception:  # Spark's reader finds out what it is, and its text is dealt with
+                yield b""
+
+    with spark_faults():
+        found = context.parallelize(tasks, len(tasks)).mapPartitions(states).collect()
+    if not all(found):
+        plain.files.are_usable = False
+        return None
+    merged: M = pickle.loads(found[0])
+    for state in found[1:]:
+        merged = merged.merge(pickle.loads(state))
+    return merged
 
 
 def merge_up(states: RDD[S], merge: Callable[[S, S], S]) -> S | None:

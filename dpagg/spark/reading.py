@@ -18,7 +18,7 @@ from typing import Any, Protocol, cast
 from delta.tables import DeltaTable
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -26,6 +26,7 @@ from dpagg.errors import DataError, DpaggError, EnvironmentFault
 from dpagg.kernels.encoding import Numeric, Schema
 from dpagg.kernels.row_keys import refuse_faulty_key, refuse_unowned
 from dpagg.spark.files import qualified
+from dpagg.spark.plain_files import PlainFiles, plain_files
 
 # Conditions and classes by which Spark says that stored data, not the cluster, is at fault.
 _BAD_FILE = (
@@ -87,11 +88,14 @@ class InputTable:
     pinned : dict
         JSON values that tell whether anything changed; not for publication, since the size of a file depends on
         the labels in it.
+    files : PlainFiles or None
+        Those of `df`, where passes may read them without Spark's reader.
     """
 
     df: DataFrame
     pinned: dict[str, Any] = field(repr=False)
     _now: Callable[[], dict[str, Any]] = field(repr=False)
+    files: PlainFiles | None = field(default=None, repr=False)
 
     @property
     def version(self) -> dict[str, Any]:
@@ -177,7 +181,8 @@ def read_table(spark: SparkSession, source: TableSource, *, may_be_empty: bool =
             df.write.format("noop").mode("overwrite").save()
         if not may_be_empty and df.isEmpty():
             raise DataError("the table has no rows", path="input.path")
-    return InputTable(df, version, now)
+        files = plain_files(df) if source.format == "parquet" else None
+    return InputTable(df, version, now, files)
 
 
 # Which rows these nodes take depends on which task ends first.
@@ -227,25 +232,26 @@ def normalise(
     """
     declared = [feature.name for feature in schema.features] + [schema.label.name]
     found = _Columns(df, [*(name for name in (row_id, unit) if name is not None), *declared])
-    selected: list[Column] = []
+    # As text, which crosses to the JVM at once: a `Column` does in five steps.
+    selected: list[str] = []
     if row_id is not None:
         key = found.column(row_id, _KEYS, "a whole number, text, a date or binary", "input.row_id")
-        selected.append(key.alias(row_id))
+        selected.append(f"{key} AS {quoted(row_id)}")
     if unit is not None:
         owner = found.column(unit, _KEYS, "a whole number, text, a date or binary", "privacy.unit.column")
-        selected.append(owner.alias(UNIT_COLUMN))
+        selected.append(f"{owner} AS {quoted(UNIT_COLUMN)}")
     for position, feature in enumerate(schema.features):
         path = f"schema.features[{position}]"
         if isinstance(feature, Numeric):
             cell = found.column(feature.name, _NUMBERS, "a number, or text that holds one", path)
-            selected.append(cell.try_cast("double").alias(feature.name))
+            selected.append(f"try_cast({cell} AS DOUBLE) AS {quoted(feature.name)}")
         else:
             cell = found.column(feature.name, _CATEGORIES, "text, a whole number, a boolean or a date", path)
-            selected.append(cell.try_cast("string").alias(feature.name))
+            selected.append(f"try_cast({cell} AS STRING) AS {quoted(feature.name)}")
     if with_label:
         label = found.column(schema.label.name, _NUMBERS, "a number, or text that holds one", "schema.label")
-        selected.append(label.try_cast("double").alias(schema.label.name))
-    return df.select(*selected)
+        selected.append(f"try_cast({label} AS DOUBLE) AS {quoted(schema.label.name)}")
+    return df.selectExpr(*selected)
 
 
 def only_features(df: DataFrame, schema: Schema) -> DataFrame:
@@ -415,7 +421,7 @@ class _Columns:
         # If none of the names fits, a CSV may have no header, and its "names" are cells: then show none.
         self._may_show = any(name.lower() in self._by_name for name in declared)
 
-    def column(self, name: str, allowed: tuple[type[T.DataType], ...], expected: str, path: str) -> Column:
+    def column(self, name: str, allowed: tuple[type[T.DataType], ...], expected: str, path: str) -> str:
         found = self._by_name.get(name.lower(), [])
         if not found:
             near = get_close_matches(name.lower(), self._by_name, n=1) if self._may_show else []
@@ -436,7 +442,7 @@ class _Columns:
                 path=path,
                 remedy="Convert the column first.",
             )
-        return F.col(quoted(found[0].name))
+        return quoted(found[0].name)
 
 
 def quoted(name: str) -> str:

@@ -13,6 +13,7 @@ from dpagg.kernels.rows import RowRule, RowSummary
 from dpagg.kernels.schema import Schema
 from dpagg.kernels.streams import Secret
 from dpagg.spark import bagging, engines
+from dpagg.spark.plain_files import PlainFiles, PlainTable
 from dpagg.spark.reading import check_row_key, limit_rows, normalise, only_features
 
 __all__ = ["SparkRows"]
@@ -49,16 +50,26 @@ class SparkRows:
         Its declared columns.
     row_id : str or None
         Name of its row key.
+    plain : PlainTable or None
+        All of these rows, where tasks may read their files without Spark's reader.
     """
 
     df: DataFrame
     schema: Schema
     row_id: str | None
+    plain: PlainTable | None = None
 
     @classmethod
-    def of(cls, df: DataFrame, schema: Schema, row_id: str | None = None, unit: str | None = None) -> SparkRows:
-        """Settle the types of a table; raises as `dpagg.spark.reading.normalise`."""
-        return cls(normalise(df, schema, row_id, unit), schema, row_id)
+    def of(
+        cls,
+        df: DataFrame,
+        schema: Schema,
+        row_id: str | None = None,
+        unit: str | None = None,
+        files: PlainFiles | None = None,
+    ) -> SparkRows:
+        """Settle the types of a table, `files` being those of `df`; raises as `dpagg.spark.reading.normalise`."""
+        return cls(normalise(df, schema, row_id, unit), schema, row_id, PlainTable.of(files, df, schema))
 
     @property
     def num_tasks(self) -> int:
@@ -75,6 +86,10 @@ class SparkRows:
     def _features(self) -> DataFrame:
         return only_features(self.df, self.schema)
 
+    @property
+    def _plain_features(self) -> PlainTable | None:
+        return None if self.plain is None else self.plain.without_label()
+
     def check_key(self) -> None:
         """Refuse a row key that is null or comes twice."""
         check_row_key(self.df, self._key)
@@ -82,15 +97,15 @@ class SparkRows:
     def limited(self, max_rows: int) -> tuple[SparkRows, int]:
         """Keep at most that many rows of each unit."""
         kept, dropped = limit_rows(self.df, self._key, max_rows)
-        return dataclasses.replace(self, df=kept), dropped
+        return dataclasses.replace(self, df=kept, plain=None), dropped
 
     def feature_pass(self, rule: RowRule) -> FactorPass:
         """Return the factor of X and a summary."""
-        return engines.feature_pass(self._features, rule)
+        return engines.feature_pass(self._features, rule, self._plain_features)
 
     def summary_pass(self, rule: RowRule) -> RowSummary:
         """Return counts and the largest leverage."""
-        return engines.summary_pass(self._features, rule)
+        return engines.summary_pass(self._features, rule, self._plain_features)
 
     def unit_pass(self, rule: RowRule) -> float:
         """Return the largest sum of the leverages of one unit's rows."""
@@ -98,7 +113,7 @@ class SparkRows:
 
     def labelled_pass(self, rule: RowRule) -> MomentsPass:
         """Return what the factor engine needs of the labels."""
-        return engines.labelled_pass(self.df, rule)
+        return engines.labelled_pass(self.df, rule, self.plain)
 
     def weighted_sums_pass(
         self, rule: RowRule, *, num_bags: int, num_partitions: int | None, secret: Secret, release_id: str
