@@ -162,7 +162,7 @@ def run_bench(spark: SparkSession, directory: Path, sizes: BenchSizes, *, progre
     seconds |= rows["seconds"]
 
     say("16 times the rows")
-    growth = _growth(spark, directory, 10 * sizes.num_rows, sizes.num_columns, few)
+    growth = _growth(spark, directory, 10 * sizes.num_rows, sizes.num_columns, rounds)
     seconds |= growth["seconds"]
 
     by_columns = []

@@ -234,7 +234,7 @@ def _merge_plain(
         return None
     columns = plain.columns
 
-    def states(given: Iterator[list[Piece]]) -> Iterator[bytes]:
+    def states(given: Iterable[list[Piece]]) -> Iterator[bytes]:
         _spare_collector()
         for pieces in given:
             try:
