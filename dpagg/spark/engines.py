@@ -33,7 +33,7 @@ from dpagg.kernels.passes import (
 )
 from dpagg.kernels.rows import RowRule, RowSummary
 from dpagg.kernels.streams import Secret
-from dpagg.spark.plain_files import Piece, PlainTable, read_pieces
+from dpagg.spark.plain_files import Piece, PlainTable, largest_task, read_pieces
 from dpagg.spark.reading import UNIT_COLUMN, quoted
 
 # Above this size the sums of one task would crowd out the task itself; the factor engine has no such term.
@@ -229,8 +229,11 @@ def _merge_plain(
 ) -> M | None:
     """Run `partial` once a task over files that the tasks read themselves; None if Spark has to read them."""
     context = df.sparkSession.sparkContext
-    tasks = plain.files.tasks(context.defaultParallelism)
-    if not plain.files.are_usable or len(tasks) * state_bytes > _DRIVER_BYTES:
+    if not plain.files.are_usable:
+        return None
+    with spark_faults():
+        tasks = plain.files.tasks(context.defaultParallelism, largest_task(df.sparkSession))
+    if len(tasks) * state_bytes > _DRIVER_BYTES:
         return None
     columns = plain.columns
 

@@ -14,7 +14,7 @@ from dpagg.kernels.schema import Schema
 from dpagg.kernels.streams import Secret
 from dpagg.spark import bagging, engines
 from dpagg.spark.plain_files import PlainFiles, PlainTable
-from dpagg.spark.reading import check_row_key, limit_rows, normalise, only_features
+from dpagg.spark.reading import check_row_key, limit_rows, normalise, only_features, quoted
 
 __all__ = ["SparkRows"]
 
@@ -113,7 +113,8 @@ class SparkRows:
 
     def labelled_pass(self, rule: RowRule) -> MomentsPass:
         """Return what the factor engine needs of the labels."""
-        return engines.labelled_pass(self.df, rule, self.plain)
+        declared = (*self.schema.features, self.schema.label)
+        return engines.labelled_pass(self.df.select(*(quoted(each.name) for each in declared)), rule, self.plain)
 
     def weighted_sums_pass(
         self, rule: RowRule, *, num_bags: int, num_partitions: int | None, secret: Secret, release_id: str

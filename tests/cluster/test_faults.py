@@ -22,10 +22,11 @@ from tests.cluster.standalone import HOSTS, Cluster, until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 
-NUM_FILES, ROWS_A_FILE = 10, 25_000
+# Many small tasks: the last pass over them must not end before its beginning is seen in the REST API.
+NUM_FILES, ROWS_A_FILE = 40, 12_500
 NUM_ROWS = NUM_FILES * ROWS_A_FILE
 CONF = {
-    "spark.sql.files.maxPartitionBytes": "4m",
+    "spark.sql.files.maxPartitionBytes": "1m",
     "spark.ui.liveUpdate.period": "0",
     "spark.ui.retainedStages": "60",  # a run has half as many; the list is asked for often
 }

@@ -12,7 +12,7 @@ from dpagg.kernels.leverage import subspace
 from dpagg.kernels.rows import RowRule
 from dpagg.kernels.schema import Categorical, Hashed, Label, Numeric, Schema
 from dpagg.spark import plain_files as module
-from dpagg.spark.plain_files import PlainFiles, PlainTable, UnlikeTheTable, plain_files, read_pieces
+from dpagg.spark.plain_files import PlainFiles, PlainTable, UnlikeTheTable, largest_task, plain_files, read_pieces
 from dpagg.spark.reading import read_table
 from dpagg.spark.rows import SparkRows
 
@@ -105,19 +105,22 @@ def test_any_cut_reads_each_row_once(folder, monkeypatch):
         key for path, _ in files.sizes for key in pq.read_table(path, partitioning=None)["id"].to_pylist()
     )
     for largest in (1 << 30, 20_000, 3_000, 500):
-        monkeypatch.setattr(module, "_TASK_BYTES", largest)
         for cores in (1, 3):
-            tasks = files.tasks(cores)
+            tasks = files.tasks(cores, largest)
             batches = [batch for pieces in tasks for batch in read_pieces(pieces, [("key", "id", "bigint")])]
             assert sorted(key for batch in batches for key in batch["key"].to_pylist()) == expected
             assert len(tasks) >= min(cores, len(files.sizes))
 
 
+def test_a_task_reads_four_times_what_sparks_may(spark):
+    assert largest_task(spark) == 512 << 20
+
+
 def test_equal_files_make_equal_tasks():
     files = PlainFiles(tuple((f"f{i}", (100 << 20) + i % 3) for i in range(32)))
-    assert [len(pieces) for pieces in files.tasks(2)] == [4] * 8
-    assert [len(pieces) for pieces in files.tasks(4)] == [4] * 8
-    assert [len(pieces) for pieces in PlainFiles(files.sizes[:8]).tasks(2)] == [4, 4]
+    assert [len(pieces) for pieces in files.tasks(2, 512 << 20)] == [4] * 8
+    assert [len(pieces) for pieces in files.tasks(4, 512 << 20)] == [4] * 8
+    assert [len(pieces) for pieces in PlainFiles(files.sizes[:8]).tasks(2, 512 << 20)] == [4, 4]
 
 
 def lacking(table):
@@ -185,7 +188,7 @@ def test_numbers_that_spark_converts_stay_with_spark(spark, tmp_path, cells):
 
 
 def test_names_that_mean_something_else_to_pyarrow_or_in_folders_stay_with_spark(spark, tmp_path):
-    for name, folder in (("a.b", "plain"), ("Day", "day=3")):
+    for name, folder in (("a.b", ""), ("Day", "day=3")):
         path = tmp_path / name / folder
         path.mkdir(parents=True)
         pq.write_table(pa.table({name: [1.0], "y": [1.0]}), path / "part.parquet")
