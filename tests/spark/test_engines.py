@@ -1,5 +1,6 @@
 """Both engines draw weighted sums of the same law, the same ones whatever Spark does, and a wrong law is seen."""
 
+import gc
 import sys
 
 import numpy as np
@@ -324,3 +325,22 @@ def test_a_failing_kernel_shows_no_row(spark, table, rule, capfd):
     )
     assert "cannot digest" not in shown
     assert str(table["y"][0].as_py()) not in shown
+
+
+class Frozen:
+    """How many objects of a worker its garbage collector leaves alone, the least of all tasks."""
+
+    def __init__(self, count):
+        self.count = count
+
+    def merge(self, other):
+        return Frozen(min(self.count, other.count))
+
+
+def test_modules_are_not_searched_for_garbage_after_each_task(spark):
+    def count(batches):
+        assert sum(batch.num_rows for batch in batches) >= 0
+        return Frozen(gc.get_freeze_count())
+
+    found = tree_merge(spark.range(8).repartition(4), count)
+    assert found.count > 10_000
