@@ -13,7 +13,7 @@ from dpagg.errors import EnvironmentFault
 from dpagg.kernels.encoding import encode_features
 from dpagg.kernels.factor import Factor
 from dpagg.kernels.leverage import subspace
-from dpagg.kernels.rows import RowRule
+from dpagg.kernels.rows import RowRule, RowSummary
 from dpagg.kernels.schema import Categorical, Label, Numeric, Schema
 from dpagg.kernels.streams import Secret
 from dpagg.kernels.weights import Finish
@@ -327,20 +327,8 @@ def test_a_failing_kernel_shows_no_row(spark, table, rule, capfd):
     assert str(table["y"][0].as_py()) not in shown
 
 
-class Frozen:
-    """How many objects of a worker its garbage collector leaves alone, the least of all tasks."""
-
-    def __init__(self, count):
-        self.count = count
-
-    def merge(self, other):
-        return Frozen(min(self.count, other.count))
-
-
 def test_modules_are_not_searched_for_garbage_after_each_task(spark):
-    def count(batches):
-        assert sum(batch.num_rows for batch in batches) >= 0
-        return Frozen(gc.get_freeze_count())
-
-    found = tree_merge(spark.range(8).repartition(4), count)
-    assert found.count > 10_000
+    found = tree_merge(
+        spark.range(8).repartition(4), lambda batches: RowSummary(len(list(batches)) * gc.get_freeze_count())
+    )
+    assert found.num_rows > 10_000
