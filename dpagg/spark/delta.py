@@ -77,9 +77,11 @@ def publish(
 ) -> None:
     """Write the release to a new Delta table at `path`, certificate in its properties and beside its data.
 
-    Everything is written to a folder of this run's own beside the path and moved there at once, so that a release is
-    complete or absent, and of two runs with one path one keeps nothing. Files of tasks that failed, or ran twice, are
-    removed first: Delta's log does not list them, but whoever reads the folder as Parquet would take them for rows.
+    The commit carries the release's id as its application and the number of its ledger entry as its version; both are
+    read back from the log. Everything is written to a folder of this run's own beside the path and moved there at once,
+    so that a release is complete or absent, and of two runs with one path one keeps nothing. Files of tasks that
+    failed, or ran twice, are removed first: Delta's log does not list them, but whoever reads the folder as Parquet
+    would take them for rows.
 
     Parameters
     ----------
@@ -104,7 +106,7 @@ def publish(
         If the write fails; nothing of it is then left, unless the process was killed.
     """
     spark = df.sparkSession
-    text = _text(certificate)
+    text, transaction = _text(certificate), _transaction(certificate)
     commented = df.select(*(F.col(name).alias(name, metadata={"comment": comments[name]}) for name in df.columns))
     target = _qualified(spark, path)
     staging = _new_staging(spark, path, target)
@@ -112,6 +114,8 @@ def publish(
         with spark_faults("while the release was written", path="output.path"):
             table = staging.replace("`", "``")
             writer = commented.writeTo(f"delta.`{table}`").using("delta")
+            for name, value in zip(("txnAppId", "txnVersion"), map(str, transaction), strict=True):
+                writer = writer.option(name, value)
             with _tasks_ended(spark):
                 writer.tableProperty(CERTIFICATE_PROPERTY, text).create()
             remove_unlisted(spark, staging, spark.read.format("delta").load(staging).inputFiles(), ".parquet")
@@ -124,7 +128,8 @@ def publish(
     finally:
         remove(spark, staging)
     # Where moving is not one step (object stores) another run may have moved its own there at the same time.
-    if read_text(spark, f"{target}/{CERTIFICATE_FILE}") != text:
+    kept = read_text(spark, f"{target}/{CERTIFICATE_FILE}"), _transactions(spark, target)
+    if kept != (text, [transaction]):
         raise EnvironmentFault(
             f"{path} does not hold what this run wrote: another run, perhaps, published there at the same time",
             path="output.path",
@@ -222,10 +227,32 @@ def published_certificate(spark: SparkSession, path: str) -> dict[str, Any] | No
             remedy="Choose a new path. If an interrupted run left it, its files may hold rows of a release that was "
             "never finished: remove them, and count that release as made if anybody could read them.",
         )
+    # Releases of dpagg before this was recorded have none.
+    if _transactions(spark, path) not in ([], [_transaction(found)]):
+        raise ConfigError(
+            f"the certificate of {path} is not that of the write in its log",
+            path="output.path",
+            remedy="Somebody wrote to the table or changed its properties since. Choose a new path for a release.",
+        )
     if read_text(spark, f"{path}/{CERTIFICATE_FILE}") != _text(found):
         with spark_faults("while the certificate file was mended", path="output.path"):
             _write_text(spark, f"{path}/{CERTIFICATE_FILE}", _text(found))
     return found
+
+
+def _transaction(certificate: dict[str, Any]) -> tuple[str, int]:
+    """Return what the commit of a release says of itself: its id, and the ledger entry that it was made under."""
+    return certificate["release_id"], int(certificate.get("ledger", {}).get("entry", 0))
+
+
+def _transactions(spark: SparkSession, path: str) -> list[tuple[str, int]]:
+    """Return application and version of the writes that a table's log knows."""
+    jvm: Any = spark.sparkContext._jvm
+    nothing = jvm.scala.Option.empty()
+    with spark_faults(f"while the log of {path} was read", path="output.path"):
+        log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(cast(Any, spark)._jsparkSession, path)
+        found = log.update(False, nothing, nothing).setTransactions()
+        return [(str(found.apply(i).appId()), int(found.apply(i).version())) for i in range(found.size())]
 
 
 def _is_table(spark: SparkSession, path: str) -> bool:

@@ -1,5 +1,6 @@
 """Publishing: complete or absent, one winner, and nothing of the loser left."""
 
+import json
 import os
 import threading
 
@@ -29,6 +30,21 @@ def test_table_and_certificate_appear_together(spark, tmp_path):
         publish(rows(spark), path, {"release_id": "y"}, COMMENTS)
     assert read_certificate(spark, path)["release_id"] == "x"
     assert sorted(os.listdir(tmp_path / "a folder")) == ["o`dd name"]
+
+
+def test_the_commit_names_the_release_and_a_foreign_certificate_is_refused(spark, tmp_path):
+    path = str(tmp_path / "out")
+    promise = {"release_id": "x", "ledger": {"entry": 4}}
+    publish(rows(spark), path, promise, COMMENTS)
+    [told] = [
+        line for line in (tmp_path / "out/_delta_log" / f"{0:020}.json").read_text().split("\n") if '"txn"' in line
+    ]
+    assert json.loads(told)["txn"].items() >= {"appId": "x", "version": 4}.items()
+    assert published_certificate(spark, path) == promise
+    other = json.dumps({"release_id": "x", "ledger": {"entry": 9}})
+    spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('dpagg.certificate' = '{other}')")
+    with pytest.raises(ConfigError, match="not that of the write"):
+        published_certificate(spark, path)
 
 
 def test_a_page_is_part_of_what_is_published_and_no_part_of_the_table(spark, tmp_path):
