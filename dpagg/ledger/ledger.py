@@ -6,6 +6,7 @@ import random
 import secrets
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -117,6 +118,15 @@ class Ledger:
         """Return what the ledger says now."""
         self._seen = Book(self._store.read())
         return self._seen
+
+    def prepare(self) -> None:
+        """Do what a charge needs before its cost is known, in any thread; adds nothing, raises nothing.
+
+        What the charge decides on is read again then.
+        """
+        self._store.prepare()
+        with suppress(Exception):
+            self._store.read()
 
     def declare(self, terms: Terms) -> None:
         """Set the budget of a data set, or find the same one set.

@@ -7,6 +7,7 @@ import hashlib
 import json
 import logging
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from dpagg.spark.reading import InputTable
 
 _LOG = logging.getLogger(__name__)
+KEPT = "kept: released from an earlier version of the input; nothing was drawn"
 _COMMENTS = {
     "bag_id": "Number of the bag; its order means nothing",
     "features": "Weighted sums of the encoded features, in the order of the certificate's columns",
@@ -57,11 +59,14 @@ class AggregateResult:
         Its certificate.
     is_new : bool
         False if the path held this very release already and nothing was drawn.
+    is_older : bool
+        Whether what the path held is the answer to this request from an earlier version of the input.
     """
 
     path: str
     certificate: dict[str, Any]
     is_new: bool
+    is_older: bool = False
 
     def summary(self) -> dict[str, Any]:
         """Return what a person or a scheduler wants to know, as plain JSON values."""
@@ -82,7 +87,7 @@ class AggregateResult:
             "path": self.path,
             "certificate": f"{self.path}/{CERTIFICATE_FILE}",
             **({"report": f"{self.path}/{REPORT_FILE}"} if self.is_new else {}),
-            "published": "now" if self.is_new else "earlier: nothing was drawn",
+            "published": "now" if self.is_new else KEPT if self.is_older else "earlier: nothing was drawn",
             **{name: self.certificate[name] for name in names},
         }
 
@@ -117,7 +122,8 @@ def run_aggregate(
     Raises
     ------
     ConfigError
-        If something else is at the output path.
+        If something else is at the output path; not if it is what this very configuration released from an earlier
+        version of the input: that is kept.
     DataError, PrivacyError
         As `dpagg.runs.plan.make_plan`; if the release is over the ledger's budget (no label is read then); or if the
         input changed while the release was drawn.
@@ -125,8 +131,9 @@ def run_aggregate(
     from dpagg.spark.joining import read_input
 
     refuse_open_window(config, allow_open_window)
+    account = Account.opened(spark, config, monitor)
     table = read_input(spark, config.input, config.encoding.label.name)
-    return aggregate_table(spark, config, table, insecure_seed=insecure_seed, monitor=monitor)
+    return aggregate_table(spark, config, table, insecure_seed=insecure_seed, account=account)
 
 
 def aggregate_table(
@@ -135,24 +142,34 @@ def aggregate_table(
     table: InputTable,
     *,
     insecure_seed: int | None = None,
-    monitor: Monitor | None = None,
+    account: Account | None = None,
 ) -> AggregateResult:
     """Do what `run_aggregate` does with a table that is open already."""
     from dpagg.spark.delta import check_output, drawn_bags, publish, published_certificate
 
-    release_id = _release_id(spark, config, table, insecure_seed)
-    account = Account.of(spark, config, release_id, monitor)
+    release_id = _release_id(spark, config, table.version, insecure_seed)
+    account = Account.opened(spark, config) if account is None else account
+    account.name(release_id)
     earlier = published_certificate(spark, config.output.path)
     if earlier is not None:
-        if earlier.get("release_id") != release_id:
+        is_older = earlier.get("release_id") != release_id
+        if is_older and not _asked_before(spark, config, earlier, insecure_seed):
             raise ConfigError(
                 f"{config.output.path} holds another release",
                 path="output.path",
                 remedy="Choose a new path: a release is never overwritten.",
             )
-        _LOG.info("the release is published already; nothing was drawn")
+        if is_older:
+            account.name(earlier["release_id"])
+            _LOG.warning(
+                "%s was released from an earlier version of the input and is kept; what came since is not in it. "
+                "To release it again, at its price, give another output.path",
+                config.output.path,
+            )
+        else:
+            _LOG.info("the release is published already; nothing was drawn")
         account.found(earlier)
-        return AggregateResult(config.output.path, earlier, is_new=False)
+        return AggregateResult(config.output.path, earlier, is_new=False, is_older=is_older)
 
     check_output(spark, config.output.path)
     secret = Secret.fresh() if insecure_seed is None else Secret.insecure(insecure_seed)
@@ -300,14 +317,31 @@ def _floor_facts(settled: Calibrated, drawn: _Drawn) -> dict[str, Any]:
     }
 
 
-def _release_id(spark: SparkSession, config: AggregateConfig, table: InputTable, insecure_seed: int | None) -> str:
+def _asked_before(
+    spark: SparkSession, config: AggregateConfig, earlier: Mapping[str, Any], insecure_seed: int | None
+) -> bool:
+    """Return whether a release answers the same request but for the version of the input.
+
+    The digest too, since a release id does not say where the input lies.
+    """
+    version = earlier.get("input_version")
+    return (
+        earlier.get("config_digest") == config.digest()
+        and isinstance(version, Mapping)
+        and earlier.get("release_id") == _release_id(spark, config, version, insecure_seed)
+    )
+
+
+def _release_id(
+    spark: SparkSession, config: AggregateConfig, version: Mapping[str, Any], insecure_seed: int | None
+) -> str:
     """Name the request: what is asked of which input for which output, however their paths are written."""
     from dpagg.spark.files import qualified
 
     asked = config.asked()
     del asked["output"]
     identity = json.dumps(
-        [asked, table.version, qualified(spark, config.output.path), insecure_seed], sort_keys=True, ensure_ascii=False
+        [asked, version, qualified(spark, config.output.path), insecure_seed], sort_keys=True, ensure_ascii=False
     )
     return hashlib.sha256(identity.encode()).hexdigest()
 

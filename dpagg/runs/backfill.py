@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpagg.config import AggregateConfig
 from dpagg.errors import ConfigError, DpaggError
-from dpagg.runs.aggregate import run_aggregate
+from dpagg.runs.aggregate import KEPT, run_aggregate
 from dpagg.runs.monitoring import Monitor
 
 if TYPE_CHECKING:
@@ -33,9 +33,10 @@ class DayResult:
     exit_code : int
         As the command's for this day alone.
     outcome : str
-        ``published``, ``found`` (it was there already) or ``failed``.
+        ``published``, ``found`` (it was there already), ``kept`` (it was there, from an earlier version of the input)
+        or ``failed``.
     message : str
-        Why it failed.
+        Why it failed or was kept.
     monitor : Monitor
         Stages and budget.
     """
@@ -116,7 +117,8 @@ def run_backfill(
                 allow_open_window=allow_open_window,
                 monitor=result.monitor,
             )
-            result.outcome = "published" if found.is_new else "found"
+            result.outcome = "published" if found.is_new else "kept" if found.is_older else "found"
+            result.message = KEPT if found.is_older else ""
         except DpaggError as error:
             result.exit_code, result.outcome, result.message = error.exit_code, "failed", str(error)
         about = {"date": day, "exit_code": result.exit_code}

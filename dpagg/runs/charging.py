@@ -6,11 +6,12 @@ import logging
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from dpagg.accounting import Event
 from dpagg.config import AggregateConfig, PrivateFitConfig
-from dpagg.errors import PrivacyError
+from dpagg.errors import ConfigError, PrivacyError
 from dpagg.kernels.streams import Secret
 from dpagg.ledger import Book, FileStore, Ledger, Receipt, Request, Store, sharing, spent
 from dpagg.ledger.entries import PUBLISHING, SETTLED
@@ -42,26 +43,54 @@ class Account:
 
     ledger: Ledger | None
     config: AggregateConfig | PrivateFitConfig
-    release_id: str
+    release_id: str = ""
     monitor: Monitor = field(default_factory=Monitor)
     _receipt: Receipt | None = None
+    _ahead: Thread | None = None
 
     @classmethod
-    def of(
+    def opened(
         cls,
         spark: SparkSession,
         config: AggregateConfig | PrivateFitConfig,
-        release_id: str,
         monitor: Monitor | None = None,
     ) -> Account:
-        """Return the account of a release."""
+        """Return the account of a run; the ledger is read ahead while the run looks at features (`Store.prepare`)."""
         section = config.ledger
         ledger = None if section is None else Ledger(ledger_store(spark, section.path))
-        monitor = Monitor() if monitor is None else monitor
-        monitor.release_id, monitor.epsilon, monitor.delta = release_id, config.privacy.epsilon, config.privacy.delta
+        account = cls(ledger, config, monitor=Monitor() if monitor is None else monitor)
+        if ledger is not None:
+            account._ahead = Thread(target=ledger.prepare, daemon=True)
+            account._ahead.start()
+        return account
+
+    @classmethod
+    def in_memory(cls, config: AggregateConfig | PrivateFitConfig) -> Account:
+        """Return the account of a run without Spark; its ledger is a file.
+
+        Raises
+        ------
+        ConfigError
+            If the path is a folder, as that of a Delta table.
+        """
+        if config.ledger is None:
+            return cls(None, config)
+        path = Path(config.ledger.path).expanduser()
+        if path.is_dir():
+            raise ConfigError(
+                f"{path} is a folder; the ledger of a table in memory is a file",
+                path="ledger.path",
+                remedy="Name a file. A Delta ledger is charged by releases of Spark DataFrames and by dpagg aggregate.",
+            )
+        return cls(Ledger(FileStore(path)), config)
+
+    def name(self, release_id: str) -> None:
+        """Take the name of the request, once it is known."""
+        self.release_id, section, privacy = release_id, self.config.ledger, self.config.privacy
+        monitor = self.monitor
+        monitor.release_id, monitor.epsilon, monitor.delta = release_id, privacy.epsilon, privacy.delta
         if section is not None:
             monitor.dataset, monitor.partition = section.dataset, section.partition
-        return cls(ledger, config, release_id, monitor)
 
     @property
     def unit(self) -> str:
@@ -90,6 +119,8 @@ class Account:
             )
         budget = section.budget
         self.monitor.enter("charge")
+        if self._ahead is not None:
+            self._ahead.join()
         self._receipt = self.ledger.charge(
             Request(
                 dataset=section.dataset,

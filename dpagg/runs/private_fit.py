@@ -120,9 +120,10 @@ def run_private_fit(
 
     target = local_path(config.output.path)
     refuse_open_window(config, allow_open_window)
+    account = Account.opened(spark, config, monitor)
     table = read_input(spark, config.input, config.encoding.label.name)
     release_id = _release_id(config, table, str(target.absolute()), insecure_seed)
-    account = Account.of(spark, config, release_id, monitor)
+    account.name(release_id)
     earlier = earlier_model(target)
     if earlier is not None:
         if earlier.release.get("release_id") != release_id:

@@ -54,19 +54,22 @@ def is_empty_folder(spark: SparkSession, path: str) -> bool:
     return bool(files.getFileStatus(where).isDirectory()) and len(files.listStatus(where)) == 0
 
 
-def read_text(spark: SparkSession, path: str) -> str | None:
-    """Return the text of a small file, None if there is none or it isn't text."""
+def read_bytes(spark: SparkSession, path: str) -> bytes:
+    """Return what is in a file of a few megabytes; what Hadoop raises goes on."""
     jvm: Any = spark.sparkContext._jvm
+    stream = file_system(spark, path).open(hadoop_path(spark, path))
     try:
-        stream = file_system(spark, path).open(hadoop_path(spark, path))
-    except Py4JError:
-        return None
-    try:
-        return bytes(jvm.org.apache.commons.io.IOUtils.toByteArray(stream)).decode()
-    except (Py4JError, UnicodeDecodeError):
-        return None
+        return bytes(jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
     finally:
         stream.close()
+
+
+def read_text(spark: SparkSession, path: str) -> str | None:
+    """Return the text of a small file, None if there is none or it isn't text."""
+    try:
+        return read_bytes(spark, path).decode()
+    except (Py4JError, UnicodeDecodeError):
+        return None
 
 
 def write_text(spark: SparkSession, path: str, text: str) -> None:

@@ -2,12 +2,14 @@
 
 import shutil
 import threading
+from pathlib import Path
 
 import pytest
 
 from dpagg.accounting import GaussianRelease
 from dpagg.errors import DataError, PrivacyError
 from dpagg.ledger import Conflict, Entry, Ledger, Request
+from dpagg.spark import ledger_store
 from dpagg.spark.ledger_store import DeltaStore
 
 
@@ -48,6 +50,48 @@ def test_who_decided_on_an_old_head_adds_nothing(spark, path):
     with pytest.raises(Conflict):
         slow.append([entry, later], head.hash)
     assert [charge.release_id for charge in Ledger(fast).book().charges("ads")] == ["r1", "r2"]
+
+
+def test_rows_come_back_as_spark_reads_them(spark, path, monkeypatch):
+    ledger = charged(spark, path, 3)
+    store = DeltaStore(spark, path)
+    entries = store.read()
+    # Delta's own query finds the same, where its checksum files don't list the table's files.
+    monkeypatch.setattr(DeltaStore, "_listed", lambda *_: None)
+    assert DeltaStore(spark, path).read() == entries == tuple(ledger.book().entries)
+    monkeypatch.undo()
+    [live] = {each.rpartition("/")[2] for each in spark.read.format("delta").load(path).inputFiles()}
+    (Path(path) / live).write_bytes(b"PAR1")
+    (Path(path) / f".{live}.crc").unlink()
+    with pytest.raises(PrivacyError, match="can't be read"):
+        DeltaStore(spark, path).read()
+
+
+def test_what_is_done_ahead_adds_nothing_and_raises_nothing(spark, path, tmp_path, monkeypatch):
+    rehearsed = []
+
+    def rehearse(store, folder, original=DeltaStore._rehearse):
+        original(store, folder)
+        rehearsed.append((folder, spark.read.format("delta").load(str(folder)).count()))
+
+    monkeypatch.setattr(DeltaStore, "_rehearse", rehearse)
+    monkeypatch.setattr(ledger_store, "_REHEARSED", set())
+    charged(spark, path, 1)
+    store = DeltaStore(spark, path)
+    found = store.read(), store.history()
+    store.prepare()
+    assert (store.read(), store.history()) == found
+    [(folder, rows)] = rehearsed
+    assert rows == 2 and not folder.exists()
+    assert str(folder).startswith(spark.sparkContext.getConf().get("spark.local.dir"))
+    DeltaStore(spark, str(tmp_path / "none")).prepare()
+    assert not (tmp_path / "none").exists()
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "file").touch()
+    monkeypatch.setattr(DeltaStore, "_rehearse", lambda *_: 1 / 0)
+    monkeypatch.setattr(ledger_store, "_REHEARSED", set())
+    DeltaStore(spark, str(tmp_path / "foreign")).prepare()
+    assert ledger_store._REHEARSED
 
 
 @pytest.mark.slow

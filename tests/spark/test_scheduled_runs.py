@@ -50,7 +50,7 @@ def root(spark, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_backfill_releases_what_it_can_and_says_what_it_could_not(spark, root, capfd):
+def test_a_backfill_releases_what_it_can_and_says_what_it_could_not(spark, root, capfd, caplog):
     # The second day was spent by somebody else.
     event = GaussianRelease(mu=0.35)
     Ledger(DeltaStore(spark, str(root / "ledger"))).charge(
@@ -88,7 +88,7 @@ def test_a_backfill_releases_what_it_can_and_says_what_it_could_not(spark, root,
     for said in (out, err, metrics):
         assert "12345" not in said and "sale_amount=" not in said
 
-    # Labels that came late: the same output is refused, a new one is charged again.
+    # Labels that came late: what was released is kept at no cost, and released again only to a new output.
     promise = json.loads((root / "aggregates" / DAYS[0] / "_certificate.json").read_text())
     assert any("conversions hold labels" in term for term in promise["assumptions"])
     assert any("made after it" in term for term in promise["assumptions"])
@@ -96,7 +96,22 @@ def test_a_backfill_releases_what_it_can_and_says_what_it_could_not(spark, root,
     one = ["--set", f"date={DAYS[0]}"]
     assert run([*command, *one]) == 0 and "earlier" in capfd.readouterr().out
     spark.sql(f"INSERT INTO delta.`{root}/conversions` VALUES (2, date'2020-01-05', 40.0)")
-    assert run([*command, *one]) == 2 and "holds another release" in capfd.readouterr().err
+    caplog.clear()
+    assert run([*command, *one]) == 0
+    assert json.loads(capfd.readouterr().out)["published"].startswith(
+        "kept: released from an earlier version of the input"
+    )
+    assert "give another output.path" in caplog.text
+    assert run([*command, "--backfill", f"{DAYS[0]}:{DAYS[1]}"]) == 3  # the second day's refusal, as before
+    found = json.loads(capfd.readouterr().out)["days"]
+    assert [(each["outcome"], each["exit_code"]) for each in found] == [("kept", 0), ("failed", 3)]
+    assert found[0]["message"].startswith("kept:") and found[0]["metrics"]["stage"] == "found"
+    # Another request at this path is no older version of this one.
+    other = root / "other.yaml"
+    other.write_text(CONFIG.read_text().replace("num_bags: auto", "num_bags: 50"))
+    assert run(["aggregate", str(other), *command[2:], *one]) == 2
+    assert "holds another release" in capfd.readouterr().err
+    assert run([*command, *one, "--insecure-seed", "1"]) == 2
     book = Ledger(DeltaStore(spark, str(root / "ledger"))).book()
     assert [(c.partition, c.state) for c in book.charges("impressions")] == [
         (DAYS[1], "reserved"),
