@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dpagg.accounting import NoisyLabelAggregation
 from dpagg.config import (
     BoundedLeastSquaresConfig,
     FitConfig,
@@ -81,7 +82,8 @@ def aggregate(
         Where the release is written: a Delta table of a Spark DataFrame, which needs it, else a folder with a Parquet
         file. The certificate lies in it.
     ledger : mapping or model, optional
-        Section ``ledger``; of a Spark DataFrame only.
+        Section ``ledger``. Of a table in memory its path is a file on this machine, which is made at first use;
+        ``dpagg ledger`` reads it like a Delta table.
     performance : mapping or PerformanceConfig, optional
         Section ``performance``.
     insecure_seed : int, optional
@@ -103,13 +105,6 @@ def aggregate(
             "a release of a Spark DataFrame is written, since Spark would draw it again whenever it is asked",
             path="output",
             remedy="Give output='PATH' of a new Delta table.",
-        )
-    if ledger is not None and not on_spark:
-        raise ConfigError(
-            "a release of a table in memory is not charged to a ledger yet, and a section that asks for one is never "
-            "ignored",
-            path="ledger",
-            remedy="Leave it out and keep the account elsewhere, or give a Spark DataFrame.",
         )
     config = _aggregate_config(schema, privacy, mechanism, row_id, output, ledger=ledger, performance=performance)
     if on_spark:
@@ -176,6 +171,7 @@ def fit(
     mechanism: str | Mapping[str, Any] | BaseModel | None = None,
     method: str | Mapping[str, Any] | BaseModel | None = None,
     output: str | Path | Mapping[str, Any] | None = None,
+    ledger: Mapping[str, Any] | BaseModel | None = None,
     performance: Mapping[str, Any] | BaseModel | None = None,
     insecure_seed: int | None = None,
 ) -> Fit:
@@ -197,6 +193,8 @@ def fit(
         Method of a fit of a release: ``least-squares`` by default.
     output : str, path or mapping, optional
         Model file to write; nothing may be there.
+    ledger : mapping or model, optional
+        Section ``ledger`` of a fit of a table, as in `aggregate`; a fit of a release costs nothing.
     performance : mapping or model, optional
         Section ``performance`` of a fit of a table.
     insecure_seed : int, optional
@@ -214,6 +212,7 @@ def fit(
     """
     if isinstance(source, Release):
         given = {"schema": schema, "privacy": privacy, "mechanism": mechanism, "performance": performance}
+        _refuse_given({"ledger": ledger}, "a fit of a release costs nothing: it was paid for when it was made")
         _refuse_given(given | {"insecure_seed": insecure_seed}, "a fit of a release draws nothing and has its schema")
         config = validated(
             {"release": {"path": source.path or "held"}, "output": _output(output)}
@@ -224,6 +223,7 @@ def fit(
     is_spark(source)  # refuses Spark Connect before anything else
     _refuse_given({"method": method}, "a table is fitted by a mechanism; a method is for a release")
     content = {"schema": schema, "privacy": privacy, "mechanism": mechanism, "performance": performance}
+    content["ledger"] = ledger
     content = {name: section for name, section in content.items() if section is not None}
     if mechanism is not None:
         content["mechanism"] = _named(mechanism)
@@ -252,26 +252,37 @@ def _aggregate_in_memory(df: Any, config: HeldAggregateConfig, insecure_seed: in
     from dpagg.interfaces.saving import check_free, save_release
     from dpagg.local.rows import LocalRows, drawn_table
     from dpagg.runs.aggregate import draw_release
+    from dpagg.runs.charging import Account
     from dpagg.runs.plan import plan_release
     from dpagg.runs.release_facts import request_id
-    from dpagg.runs.sampled import draw_sampled, plan_bags, sampled_certificate
+    from dpagg.runs.sampled import as_charged, draw_sampled, plan_bags, sampled_certificate
 
     if path is not None:
         check_free(path)
     secret = Secret.fresh() if insecure_seed is None else Secret.insecure(insecure_seed)
     source = _Held.of(insecure_seed)
     release_id = request_id(config, source, insecure_seed)
+    account = Account.in_memory(config)
+    account.name(release_id)
     unit = None if config.privacy.unit is None else config.privacy.unit.column
     rows = LocalRows.of(memory_table(df), config.encoding, config.input.row_id, unit)
     if isinstance(config.mechanism, SampledConfig):
-        bags = plan_bags(config, source, rows, secret=secret, release_id=release_id, with_labels=True)
+        bags = plan_bags(config, source, rows, secret=secret, release_id=release_id)
+        account.charge(bags.event, secret)
+        if not isinstance(bags.event, NoisyLabelAggregation):
+            labelled = plan_bags(config, source, rows, secret=secret, release_id=release_id, with_labels=True)
+            bags = as_charged(labelled, bags)
         table, _ = draw_sampled(bags)
         certificate = sampled_certificate(bags, config)
     else:
-        drawn = draw_release(plan_release(config, source, rows), config, secret, release_id)
+        planned = plan_release(config, source, rows)
+        account.charge(planned.calibrated.event, secret)
+        drawn = draw_release(planned, config, secret, release_id)
         table, certificate = drawn_table(drawn.finish, drawn.sums), drawn.certificate
+    certificate |= account.publishing()
     if path is not None:
         save_release(table, certificate, path)
+    account.settle()
     return Release(table.to_pandas() if is_pandas(df) else table, certificate, path)
 
 
@@ -301,6 +312,7 @@ def _fit_release(release: Release, method: LeastSquaresConfig | BoundedLeastSqua
 
 def _fit_table(source: Any, config: HeldFitConfig, insecure_seed: int | None, path: str | None) -> Fit:
     from dpagg.interfaces.saving import check_free
+    from dpagg.runs.charging import Account
     from dpagg.runs.private_fit import fit_data, fit_input
     from dpagg.runs.release_facts import request_id
 
@@ -311,17 +323,22 @@ def _fit_table(source: Any, config: HeldFitConfig, insecure_seed: int | None, pa
         from dpagg.spark.frames import frame_table
 
         table = frame_table(source, is_seeded=insecure_seed is not None, is_read_once=True)
-        drawn = fit_input(config, table, secret, request_id(config, table, insecure_seed))
+        account = Account.opened(source.sparkSession, config)
+        account.name(request_id(config, table, insecure_seed))
+        drawn = fit_input(config, table, secret, account.release_id, account)
     else:
         from dpagg.local.rows import LocalRows
 
         held = _Held.of(insecure_seed)
         rule = BoundedRows(config.encoding, config.mechanism.row_bound)
         data = LocalRows.of(memory_table(source), config.encoding).bounded(rule, config.privacy.num_rows)
-        drawn = fit_data(config, rule, data, held, secret, request_id(config, held, insecure_seed))
-    found = Fit(drawn.model, drawn.certificate, is_private_fit=True)
+        account = Account.in_memory(config)
+        account.name(request_id(config, held, insecure_seed))
+        drawn = fit_data(config, rule, data, held, secret, account.release_id, account=account)
+    found = Fit(drawn.model, drawn.certificate | account.publishing(), is_private_fit=True)
     if path is not None:
         found.save(path)
+    account.settle()
     return found
 
 

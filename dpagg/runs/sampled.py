@@ -218,7 +218,7 @@ def run_sampled(
         plan = make_sampled_plan(spark, config, table, secret=secret, release_id=release_id, with_labels=True)
     try:
         if charged is not None:
-            plan = _as_charged(plan, charged)
+            plan = as_charged(plan, charged)
         bags, comments = draw_sampled(plan)
         promise = sampled_certificate(plan, config)
         table.recheck()  # before any file could be seen: what was charged is then not lost
@@ -233,8 +233,14 @@ def run_sampled(
     return promise
 
 
-def _as_charged(plan: SampledPlan, charged: SampledPlan) -> SampledPlan:
-    """Return the plan with the event that was charged, from the same bags."""
+def as_charged(plan: SampledPlan, charged: SampledPlan) -> SampledPlan:
+    """Return the plan with the event that was charged, from the same bags.
+
+    Raises
+    ------
+    DataError
+        If they are not the same.
+    """
     largest, before = plan.largest_leverage or 0.0, charged.largest_leverage or 0.0
     # Leverages may differ in the last bits between passes: matrix products depend on the size of a batch.
     same = plan.summary == charged.summary and plan.bags_left_out == charged.bags_left_out
