@@ -45,8 +45,14 @@ def demo(
     table.add_row("not private: least squares on the rows", f"{result['least_squares']['mse']:.4f}", "0")
     console.print(table)
     console.print(f"R² of least squares: {result['least_squares']['r_squared']:.3f}")
+    ledger = result["ledger"]
+    console.print(
+        f"Charged to a ledger: {ledger['largest_spend']:.3g} of epsilon {ledger['budget']['epsilon']:g} is spent for "
+        f"{ledger['in_partition']}, {ledger['remaining']:.3g} is left"
+    )
     for name, path in result["paths"].items():
         console.print(f"{name.replace('_', ' '):17} {path}", soft_wrap=True)
+    console.print(f"What is left: dpagg ledger show {result['paths']['ledger']}", soft_wrap=True)
     console.print(f"Read the promise: dpagg certificate show {result['paths']['certificate']}", soft_wrap=True)
 
 

@@ -13,9 +13,11 @@ from dpagg.config import AggregateConfig, load_config
 from dpagg.experiments.ad_table import ad_schema, ad_table
 from dpagg.experiments.evaluation import Evaluation, evaluate
 from dpagg.kernels.encoding import encode_features, encode_label
+from dpagg.ledger import FileStore, Ledger, Terms
 from dpagg.regression.model import LinearModel
 from dpagg.runs.aggregate import run_aggregate
 from dpagg.runs.fit import run_fit
+from dpagg.runs.ledgers import describe_book
 from dpagg.spark.delta import CERTIFICATE_FILE
 
 if TYPE_CHECKING:
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
 
 _NUM_ROWS = 200_000
 _TABLE_SEED = 20_261_128
+_BUDGET = Terms(
+    dataset="impressions", epsilon=4.0, delta=1e-6, adjacency="change_one_label", unit="one label", disjoint=True
+)
 
 
 def run_demo(spark: SparkSession, out: Path, num_rows: int = _NUM_ROWS) -> dict[str, Any]:
@@ -42,8 +47,8 @@ def run_demo(spark: SparkSession, out: Path, num_rows: int = _NUM_ROWS) -> dict[
     Returns
     -------
     dict
-        Plain JSON values: ``table``, ``constant``, ``least_squares``, ``wtd_flag`` and ``paths``. The losses are read
-        off the rows without noise, which a real table would not allow.
+        Plain JSON values: ``table``, ``constant``, ``least_squares``, ``wtd_flag``, ``ledger`` and ``paths``. The
+        losses are read off the rows without noise, which a real table would not allow.
     """
     out = out.absolute()
     out.mkdir(parents=True, exist_ok=True)
@@ -55,6 +60,7 @@ def run_demo(spark: SparkSession, out: Path, num_rows: int = _NUM_ROWS) -> dict[
         "fit_config": out / "fit.yaml",
         "model": out / "model.json",
         "report": out / "model.html",
+        "ledger": out / "ledger.jsonl",
     }
     if not paths["impressions"].exists():
         unfinished = out / ".impressions.parquet.unfinished"
@@ -67,6 +73,9 @@ def run_demo(spark: SparkSession, out: Path, num_rows: int = _NUM_ROWS) -> dict[
     )
     config: AggregateConfig = load_config(paths["aggregate_config"], "aggregate")
     fit_config = load_config(paths["fit_config"], "fit")
+    # A ledger in a file, which is quicker than a Delta table to make; a scheduled job takes the latter.
+    ledger = Ledger(FileStore(paths["ledger"]))
+    ledger.declare(_BUDGET)
     release = run_aggregate(spark, config)
     fitted = run_fit(fit_config, spark)
     losses = evaluate_on_rows(pq.read_table(paths["impressions"]), config, fitted.model)
@@ -82,6 +91,7 @@ def run_demo(spark: SparkSession, out: Path, num_rows: int = _NUM_ROWS) -> dict[
             "mse": losses.mse,
             "excess_share": losses.excess_share,
         },
+        "ledger": describe_book(ledger.book())["datasets"][0],
         "paths": {name: str(path) for name, path in paths.items()},
     }
 
@@ -101,6 +111,7 @@ def _aggregate_config(paths: dict[str, Path]) -> dict[str, Any]:
         "mechanism": {"name": "wtd-flag", "num_bags": "auto"},
         "privacy": {"epsilon": 1.0, "delta": 1.0e-8, "floor": {"kind": "noise"}},
         "output": {"path": str(paths["aggregates"])},
+        "ledger": {"path": str(paths["ledger"]), "dataset": _BUDGET.dataset, "partition": "2026-11-28"},
     }
 
 

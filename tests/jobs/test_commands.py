@@ -34,6 +34,14 @@ def test_demo_loses_little_and_prints_one_object(demo):
     assert all(Path(path).exists() for path in found["paths"].values())
 
 
+def test_the_demo_is_charged_to_its_ledger(demo):
+    out, result = demo
+    spent = json.loads(result.stdout)["ledger"]
+    assert spent["charges"] == {"settled": 1} and spent["largest_spend"] <= 1.0 and spent["remaining"] >= 3.0
+    promise = json.loads((out / "aggregates" / "_certificate.json").read_text())
+    assert promise["ledger"]["head"] in (out / "ledger.jsonl").read_text()
+
+
 def test_the_demos_own_configurations_find_its_release(demo):
     out, _ = demo
     again = dpagg("aggregate", out / "aggregate.yaml", "--json")
