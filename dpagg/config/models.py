@@ -25,7 +25,6 @@ from dpagg.config.ledger import LedgerConfig, refuse_empty_ledger
 from dpagg.config.source import InputConfig
 from dpagg.kernels.encoding import Schema
 
-
 # Keys of the input that came later, with what they are where they are left out.
 _LATER_INPUT: dict[str, Any] = {
     "tables": None,
@@ -299,6 +298,12 @@ class AggregateConfig(Config):
     def encoding(self) -> Schema:
         """The schema as the encoder takes it."""
         return self.schema_.to_kernel()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns that the run reads, the label last."""
+        unit = None if self.privacy.unit is None else self.privacy.unit.column
+        return self.schema_.columns(self.input.row_id, unit)
 
 
 class ReleaseConfig(Model):

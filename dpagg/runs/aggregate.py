@@ -125,7 +125,7 @@ def run_aggregate(
     from dpagg.spark.joining import read_input
 
     refuse_open_window(config, allow_open_window)
-    table = read_input(spark, config.input, config.encoding.label.name)
+    table = read_input(spark, config.input, config.encoding.label.name, config.columns)
     return aggregate_table(spark, config, table, insecure_seed=insecure_seed, monitor=monitor)
 
 
@@ -275,11 +275,7 @@ def _draw(plan: Plan, config: AggregateConfig, engine: str, secret: Secret, rele
 
 def _require_same_rows(plan: Plan, seen: RowSummary) -> None:
     """Stop if this pass met other rows than the plan was made for: the noise would not fit them."""
-    same = (seen.num_rows, seen.num_missing, seen.num_over_cap) == (
-        plan.summary.num_rows,
-        plan.summary.num_missing,
-        plan.summary.num_over_cap,
-    )
+    same = dataclasses.replace(seen, largest_leverage=0.0) == dataclasses.replace(plan.summary, largest_leverage=0.0)
     # Leverages may differ in the last bits between passes: matrix products depend on the size of a batch.
     if not same or seen.largest_leverage > plan.summary.largest_leverage * (1.0 + 1e-9):
         raise DataError(

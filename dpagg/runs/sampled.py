@@ -95,6 +95,7 @@ class SampledPlan:
             "over_leverage_cap": self.bags_left_out * self.layout.bag_size,
             "over_unit_limit": 0,
             "outside_bags": self.summary.num_rows - self.layout.num_bags * self.layout.bag_size,
+            **({"malformed_line": self.table.num_malformed} if self.table.num_malformed else {}),
         }
 
 
@@ -124,11 +125,11 @@ def make_sampled_plan(
         If delta is too large for the number of rows, or what was asked for does not meet the guarantee.
     """
     from dpagg.spark.joining import read_input
-    from dpagg.spark.rows import SparkRows
+    from dpagg.spark.rows import rows_of
 
-    table = table if table is not None else read_input(spark, config.input, config.encoding.label.name)
+    table = table if table is not None else read_input(spark, config.input, config.encoding.label.name, config.columns)
     table.refuse_partitions_by(config.encoding.label.name)
-    rows = SparkRows.of(table.df, config.encoding, config.input.row_id)
+    rows = rows_of(table, config.encoding, config.input.row_id)
     return plan_bags(config, table, rows, secret=secret, release_id=release_id, with_labels=with_labels)
 
 

@@ -1,9 +1,9 @@
-"""The 1940 census of the United States as IPUMS USA hands it out: columns, codes, and which of them follow from the label.
+"""The 1940 census of the United States as IPUMS USA hands it out: columns, codes, and what follows from the label.
 
-The label is ``HRSWORK1``, hours at work in the week of March 24 to 30, 1940: 0 for who was not at work or not asked (under
-14), at most 98. ``UHRSWORK``, usual hours, does not exist for 1940. An extract is CSV with a header, or fixed width with
-the DDI codebook (XML) that comes with it, often gzipped; take a rectangular extract of persons. Codes in fixed width are
-padded (``02``), in CSV they are not (``2``): features name them without.
+The label is ``HRSWORK1``, hours at work in the week of March 24 to 30, 1940: 0 for who was not at work or not asked
+(under 14), at most 98. ``UHRSWORK``, usual hours, does not exist for 1940. An extract is CSV with a header, or fixed
+width with the DDI codebook (XML) that comes with it, often gzipped; take a rectangular extract of persons. Codes in
+fixed width are padded (``02``), in CSV they are not (``2``): features name them without.
 
 References
 ----------
@@ -63,8 +63,8 @@ def census_input(path: str, *, codebook: str | None = None, **options: Any) -> d
 def census_features(*, exclude: Sequence[str] = ()) -> list[dict[str, Any]]:
     """Return the features: age and weeks worked in 1939 as numbers, coded answers as categories, jobs in buckets.
 
-    A code that is not listed has a column of its own (``other``). Employment status is not among them: who is not at work
-    has no hours, so that it would leave little to predict.
+    A code that is not listed has a column of its own (``other``). Employment status is not among them: who is not at
+    work has no hours, so that it would leave little to predict.
 
     Parameters
     ----------

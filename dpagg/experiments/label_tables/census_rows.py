@@ -1,7 +1,7 @@
 """Persons of a synthetic IPUMS USA extract of 1940: the labour force, 14 and older, as a rectangular extract has it.
 
-Hours are heaped at 40, 48 and other round numbers; farmers, the self-employed and who worked all of 1939 work longer, one
-person in seven was not at work (0 hours). Codes are those that IPUMS documents for 1940.
+Hours are heaped at 40, 48 and other round numbers; farmers, the self-employed and who worked all of 1939 work longer,
+one person in seven was not at work (0 hours). Codes are those that IPUMS documents for 1940.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Array: TypeAlias = NDArray[Any]
 
 @dataclass(frozen=True)
 class Field:
-    """One variable of an extract: its name, how many characters it has in fixed width, how many of them are decimals."""
+    """One variable of an extract: its name, its characters in fixed width, and how many of them are decimals."""
 
     name: str
     width: int
@@ -61,20 +61,23 @@ CENSUS_FIELDS = (
 _SAMPLE = 194_002
 # FIPS codes and millions of people about 1940, rounded.
 _STATES = {
-    1: 2.8, 4: 0.5, 5: 1.9, 6: 6.9, 8: 1.1, 9: 1.7, 10: 0.3, 11: 0.7, 12: 1.9, 13: 3.1, 16: 0.5, 17: 7.9, 18: 3.4, 19: 2.5,
-    20: 1.8, 21: 2.8, 22: 2.4, 23: 0.8, 24: 1.8, 25: 4.3, 26: 5.3, 27: 2.8, 28: 2.2, 29: 3.8, 30: 0.6, 31: 1.3, 32: 0.1,
-    33: 0.5, 34: 4.2, 35: 0.5, 36: 13.5, 37: 3.6, 38: 0.6, 39: 6.9, 40: 2.3, 41: 1.1, 42: 9.9, 44: 0.7, 45: 1.9, 46: 0.6,
-    47: 2.9, 48: 6.4, 49: 0.6, 50: 0.4, 51: 2.7, 53: 1.7, 54: 1.9, 55: 3.1, 56: 0.3,
+    1: 2.8, 4: 0.5, 5: 1.9, 6: 6.9, 8: 1.1, 9: 1.7, 10: 0.3, 11: 0.7, 12: 1.9, 13: 3.1, 16: 0.5, 17: 7.9, 18: 3.4,
+    19: 2.5, 20: 1.8, 21: 2.8, 22: 2.4, 23: 0.8, 24: 1.8, 25: 4.3, 26: 5.3, 27: 2.8, 28: 2.2, 29: 3.8, 30: 0.6,
+    31: 1.3, 32: 0.1, 33: 0.5, 34: 4.2, 35: 0.5, 36: 13.5, 37: 3.6, 38: 0.6, 39: 6.9, 40: 2.3, 41: 1.1, 42: 9.9,
+    44: 0.7, 45: 1.9, 46: 0.6, 47: 2.9, 48: 6.4, 49: 0.6, 50: 0.4, 51: 2.7, 53: 1.7, 54: 1.9, 55: 3.1, 56: 0.3,
 }  # fmt: skip
 # Industry: share, mean hours of who is at work, an occupation that is common in it.
 _INDUSTRIES = {
-    105: (0.19, 55.0, 820), 246: (0.05, 38.0, 970), 336: (0.04, 39.0, 690), 346: (0.04, 39.5, 690), 376: (0.03, 40.0, 690),
-    406: (0.05, 44.0, 690), 436: (0.04, 36.0, 690), 439: (0.04, 37.0, 690), 506: (0.05, 46.0, 625), 526: (0.04, 47.0, 625),
-    606: (0.05, 47.0, 450), 636: (0.08, 51.0, 490), 679: (0.06, 52.0, 784), 699: (0.04, 47.0, 490), 716: (0.03, 41.0, 390),
-    826: (0.08, 54.0, 720), 846: (0.03, 47.0, 740), 868: (0.03, 49.0, 75), 888: (0.04, 38.0, 93), 916: (0.03, 41.0, 390),
+    105: (0.19, 55.0, 820), 246: (0.05, 38.0, 970), 336: (0.04, 39.0, 690), 346: (0.04, 39.5, 690),
+    376: (0.03, 40.0, 690), 406: (0.05, 44.0, 690), 436: (0.04, 36.0, 690), 439: (0.04, 37.0, 690),
+    506: (0.05, 46.0, 625), 526: (0.04, 47.0, 625), 606: (0.05, 47.0, 450), 636: (0.08, 51.0, 490),
+    679: (0.06, 52.0, 784), 699: (0.04, 47.0, 490), 716: (0.03, 41.0, 390), 826: (0.08, 54.0, 720),
+    846: (0.03, 47.0, 740), 868: (0.03, 49.0, 75), 888: (0.04, 38.0, 93), 916: (0.03, 41.0, 390),
     936: (0.03, 46.0, 773), 998: (0.01, 44.0, 970),
 }  # fmt: skip
-_OCCUPATIONS = np.array([0, 43, 56, 93, 100, 123, 290, 305, 390, 450, 490, 510, 544, 625, 690, 720, 784, 820, 830, 970, 999])
+_OCCUPATIONS = np.array(
+    [0, 43, 56, 93, 100, 123, 290, 305, 390, 450, 490, 510, 544, 625, 690, 720, 784, 820, 830, 970, 999]
+)
 _HEAPS = np.array([8, 16, 20, 24, 30, 32, 35, 36, 40, 44, 48, 50, 54, 56, 60, 66, 70, 72, 77, 80, 84, 90, 98])
 _EDUCATION = np.array([0.04, 0.12, 0.42, 0.07, 0.07, 0.05, 0.13, 0.02, 0.02, 0.01, 0.04, 0.01])
 
@@ -162,8 +165,8 @@ def census_codebook(file_name: str, fields: Sequence[Field] = CENSUS_FIELDS) -> 
     for field in fields:
         end = start + field.width - 1
         variables.append(
-            f"    <var ID={quoteattr(field.name)} dcml={quoteattr(str(field.decimals))} files=\"ExtractData\" "
-            f"intrvl=\"{'contin' if field.decimals else 'discrete'}\" name={quoteattr(field.name)}>\n"
+            f'    <var ID={quoteattr(field.name)} dcml={quoteattr(str(field.decimals))} files="ExtractData" '
+            f'intrvl="{"contin" if field.decimals else "discrete"}" name={quoteattr(field.name)}>\n'
             f'      <location EndPos="{end}" StartPos="{start}" width="{field.width}"/>\n'
             f"      <labl>{escape(field.label)}</labl>\n"
             '      <varFormat schema="other" type="numeric"/>\n    </var>\n'

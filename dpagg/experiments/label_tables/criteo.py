@@ -5,8 +5,8 @@ One line a click, tab-separated, without a header: 15,995,634 lines of 23 column
 
 References
 ----------
-Tallis, Yadav (2018), Reacting to variations in product demand: an application for conversion rate prediction in sponsored
-search. The log: ailab.criteo.com/criteo-sponsored-search-conversion-log-dataset
+Tallis, Yadav (2018), Reacting to variations in product demand: an application for conversion rate prediction in
+sponsored search. The log: ailab.criteo.com/criteo-sponsored-search-conversion-log-dataset
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def criteo_input(path: str, **options: Any) -> dict[str, Any]:
 
 
 def criteo_features(*, exclude: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Return the features: clicks of the week as a number, categories in buckets, what is missing with a column of its own.
+    """Return the features: clicks of the week as a number, categories in buckets, each with a column for missing ones.
 
     Parameters
     ----------

@@ -2,8 +2,8 @@
 
 A click has a device, perhaps an audience, and a product with a category, a brand, a country and a partner, drawn with
 Zipf's frequencies from as many values as the real log has, to an order of magnitude. Whether it led to a sale depends
-mostly on device and audience; the amount on category and country, log-normal with a Pareto tail. About one click in nine
-does, as in the real log. As there, the price is in the log for clicks that led to a sale.
+mostly on device and audience; the amount on category and country, log-normal with a Pareto tail. About one click in
+nine does, as in the real log. As there, the price is in the log for clicks that led to a sale.
 """
 
 from __future__ import annotations
@@ -95,7 +95,9 @@ def criteo_lines(rng: np.random.Generator, first: int, size: int, rows: int) -> 
 def _amounts(rng: np.random.Generator, codes: dict[str, Codes], size: int) -> Array:
     """Amounts in euros: a level by category and country, log-normal about it, a Pareto tail in one of thirty."""
     category, country = codes["product_category1"], codes["product_country"]
-    level = np.exp(3.9 + 0.35 * np.cos(1.7 * category) * (category >= 0) + 0.15 * np.sin(2.3 * country) * (country >= 0))
+    level = np.exp(
+        3.9 + 0.35 * np.cos(1.7 * category) * (category >= 0) + 0.15 * np.sin(2.3 * country) * (country >= 0)
+    )
     basket = np.exp(0.45 * rng.normal(size=size))
     basket *= np.where(rng.random(size) < 1 / 30, 1 + rng.pareto(1.8, size), 1.0)
     return np.asarray(np.maximum(level * basket, 0.5))
@@ -119,7 +121,7 @@ def _zipf(uniform: Array, values: int, exponent: float) -> Codes:
     else:
         power = 1.0 - exponent
         drawn = (1.0 + uniform * ((1.0 + values) ** power - 1.0)) ** (1.0 / power) - 1.0
-    return np.minimum(drawn.astype(np.int64), values - 1)
+    return np.asarray(np.minimum(drawn.astype(np.int64), values - 1))
 
 
 def _decimals(values: Array) -> pa.Array:

@@ -1,8 +1,8 @@
 """Synthetic files in the formats of the real ones, any number of rows: for whoever does not have the data.
 
-Nothing in them was taken from a real row. Shares, tails and missing values are of the kind that the real tables have, and
-a linear model of the encoded features explains between a fifth and a half of the label's variance, which is far more than
-it does of the real log's. Files are called ``synthetic``, and a note lies beside each.
+Nothing in them was taken from a real row. Shares, tails and missing values are of the kind that the real tables have,
+and a linear model of the encoded features explains between a fifth and a half of the label's variance, which is far
+more than it does of the real log's. Files are called ``synthetic``, and a note lies beside each.
 
 Rows come in chunks, each from a generator of its own (seed and number of the chunk), so that a file depends on seed and
 number of rows alone, however many processes made it, and memory doesn't grow with it.
@@ -31,8 +31,8 @@ __all__ = ["write_census", "write_criteo"]
 _CHUNK_ROWS = 100_000
 _GZIP = 31  # window bits of zlib for a gzip member
 _NOTE = (
-    "SYNTHETIC: made by dpagg's generator of stand-ins, from a seed. No row, code or number in it is of a person, a click "
-    "or a sale. It has the format of {real}, and signal of its own."
+    "SYNTHETIC: made by dpagg's generator of stand-ins, from a seed. No row, code or number in it is of a person, a "
+    "click or a sale. It has the format of {real}, and signal of its own."
 )
 
 
