@@ -14,7 +14,7 @@ from dpagg.kernels.schema import Schema
 
 # Rows alike in every feature have leverages that agree to rounding only; the cap is moved off the round numbers at
 # which such ties sit, so that every pass over the data selects the same rows.
-_TIE_MARGIN = 1e-9
+TIE_MARGIN = 1e-9
 
 # A column that marks lines of text that could not be cut into cells; their rows take no part.
 MALFORMED = "__dpagg_malformed"
@@ -108,7 +108,10 @@ class RowRule:
 
     def _block(self, batch: pa.RecordBatch, *, with_label: bool) -> Block:
         rows, keep = encode_features(batch, self.schema)
-        num_malformed = _leave_out_malformed(batch, keep)
+        malformed = malformed_rows(batch)
+        num_malformed = 0 if malformed is None else int(malformed.sum())
+        if malformed is not None:
+            keep &= ~malformed
         num_missing = len(keep) - int(keep.sum()) - num_malformed
         num_over_cap = 0
         leverages = np.zeros(0)
@@ -117,7 +120,7 @@ class RowRule:
         if self.selection is not None:
             rows = self.selection.coordinates(rows)
             leverages = self.selection.leverages(rows)
-            under = leverages <= self.cap * (1.0 + _TIE_MARGIN)
+            under = leverages <= self.cap * (1.0 + TIE_MARGIN)
             num_over_cap = len(under) - int(under.sum())
             if num_over_cap:
                 rows, leverages = rows[under], leverages[under]
@@ -131,14 +134,12 @@ class RowRule:
         return Block(rows, leverages, keep, num_missing, num_over_cap, num_malformed)
 
 
-def _leave_out_malformed(batch: pa.RecordBatch, keep: NDArray[np.bool_]) -> int:
-    """Unmark the rows of malformed lines, if the batch tells of any, and return how many there are."""
+def malformed_rows(batch: pa.RecordBatch) -> NDArray[np.bool_] | None:
+    """Return which rows are of malformed lines, if the batch tells of any."""
     position = batch.schema.get_field_index(MALFORMED)
     if position < 0:
-        return 0
-    malformed = np.asarray(batch.column(position).to_numpy(zero_copy_only=False), dtype=np.bool_)
-    keep[malformed] = False
-    return int(malformed.sum())
+        return None
+    return np.asarray(batch.column(position).to_numpy(zero_copy_only=False), dtype=np.bool_)
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,7 @@ def make_plan(spark: SparkSession, config: AggregateConfig, table: InputTable | 
         If delta is too large for the number of rows, or the number of bags too large for an assumed floor.
     """
     from dpagg.spark.joining import read_input
-    from dpagg.spark.rows import rows_of
+    from dpagg.spark.line_rows import rows_of
 
     table = table if table is not None else read_input(spark, config.input, config.encoding.label.name, config.columns)
     table.refuse_partitions_by(config.encoding.label.name)

@@ -125,7 +125,7 @@ def make_sampled_plan(
         If delta is too large for the number of rows, or what was asked for does not meet the guarantee.
     """
     from dpagg.spark.joining import read_input
-    from dpagg.spark.rows import rows_of
+    from dpagg.spark.line_rows import rows_of
 
     table = table if table is not None else read_input(spark, config.input, config.encoding.label.name, config.columns)
     table.refuse_partitions_by(config.encoding.label.name)
