@@ -127,7 +127,7 @@ def census_config(
     codebook : str, optional
         Of a fixed-width extract.
     mechanism, privacy : dict, optional
-        Sections of the configuration; WTD-FLAG, and epsilon 1 with delta 1e-13, by default.
+        Sections of the configuration; WTD-FLAG with a million bags, and epsilon 1 with delta 1e-13, by default.
     features : sequence of dict, optional
         As `census_schema` takes them.
     **input_options
@@ -141,7 +141,7 @@ def census_config(
     return {
         "input": census_input(path, codebook=codebook, **input_options),
         "schema": census_schema(features),
-        "mechanism": mechanism or {"name": "wtd-flag"},
+        "mechanism": mechanism or {"name": "wtd-flag", "num_bags": 1_000_000},
         "privacy": privacy or {"epsilon": 1.0, "delta": 1e-13},
         "output": {"path": output},
     }

@@ -144,7 +144,7 @@ def criteo_config(
     path, output : str
         The log (a file or a folder of files, gzipped or not), and where the release goes.
     mechanism, privacy : dict, optional
-        Sections of the configuration; WTD-FLAG, and epsilon 1 with delta 1e-12, by default.
+        Sections of the configuration; WTD-FLAG with a million bags, and epsilon 1 with delta 1e-12, by default.
     features, label_upper
         As `criteo_schema` takes them.
     **input_options
@@ -158,7 +158,7 @@ def criteo_config(
     return {
         "input": criteo_input(path, **input_options),
         "schema": criteo_schema(features, label_upper=label_upper),
-        "mechanism": mechanism or {"name": "wtd-flag"},
+        "mechanism": mechanism or {"name": "wtd-flag", "num_bags": 1_000_000},
         "privacy": privacy or {"epsilon": 1.0, "delta": 1e-12},
         "output": {"path": output},
     }

@@ -93,13 +93,13 @@ def criteo_lines(rng: np.random.Generator, first: int, size: int, rows: int) -> 
 
 
 def _amounts(rng: np.random.Generator, codes: dict[str, Codes], size: int) -> Array:
-    """Amounts in euros: a level by category and country, log-normal about it, a Pareto tail in one of thirty."""
+    """Amounts in euros: a level by category and country, log-normal about it, a Pareto tail in one of twenty."""
     category, country = codes["product_category1"], codes["product_country"]
     level = np.exp(
         3.9 + 0.35 * np.cos(1.7 * category) * (category >= 0) + 0.15 * np.sin(2.3 * country) * (country >= 0)
     )
     basket = np.exp(0.45 * rng.normal(size=size))
-    basket *= np.where(rng.random(size) < 1 / 30, 1 + rng.pareto(1.8, size), 1.0)
+    basket *= np.where(rng.random(size) < 1 / 20, 1 + rng.pareto(1.6, size), 1.0)
     return np.asarray(np.maximum(level * basket, 0.5))
 
 

@@ -56,7 +56,7 @@ def write_criteo(path: Path | str, rows: int, seed: int, *, processes: int | Non
         The file, ``criteo-synthetic.tsv`` in the folder.
     """
     target = Path(path) / "criteo-synthetic.tsv"
-    _write(target, rows, partial(_criteo_chunk, rows, seed), processes)
+    _write(target, rows, partial(_criteo_chunk, rows, seed, _CHUNK_ROWS), processes)
     _note(target, rows, seed, "the Criteo Sponsored Search Conversion Log")
     return target
 
@@ -95,7 +95,7 @@ def write_census(
     ending = "csv" if format == "csv" else "dat"
     target = Path(path) / f"census-synthetic.{ending}{'.gz' if compressed else ''}"
     head = ",".join(field.name for field in CENSUS_FIELDS) + "\n" if format == "csv" else ""
-    _write(target, rows, partial(_census_chunk, rows, seed, format), processes, head.encode())
+    _write(target, rows, partial(_census_chunk, rows, seed, format, _CHUNK_ROWS), processes, head.encode())
     if format == "fixed-width":
         book = census_codebook(target.name.removesuffix(".gz"))
         target.with_name("census-synthetic.xml").write_text(book, encoding="utf-8")
@@ -103,15 +103,14 @@ def write_census(
     return target
 
 
-def _criteo_chunk(rows: int, seed: int, chunk: int) -> bytes:
-    first, size = chunk * _CHUNK_ROWS, min(_CHUNK_ROWS, rows - chunk * _CHUNK_ROWS)
-    return criteo_lines(np.random.default_rng([seed, 1, chunk]), first, size, rows)
+def _criteo_chunk(rows: int, seed: int, most: int, chunk: int) -> bytes:
+    size = min(most, rows - chunk * most)
+    return criteo_lines(np.random.default_rng([seed, 1, chunk]), chunk * most, size, rows)
 
 
-def _census_chunk(rows: int, seed: int, format: str, chunk: int) -> bytes:
-    first, size = chunk * _CHUNK_ROWS, min(_CHUNK_ROWS, rows - chunk * _CHUNK_ROWS)
+def _census_chunk(rows: int, seed: int, format: str, most: int, chunk: int) -> bytes:
     written = census_csv if format == "csv" else census_fixed_width
-    return written(np.random.default_rng([seed, 2, chunk]), first, size)
+    return written(np.random.default_rng([seed, 2, chunk]), chunk * most, min(most, rows - chunk * most))
 
 
 def _write(target: Path, rows: int, chunk: Callable[[int], bytes], processes: int | None, head: bytes = b"") -> None:
