@@ -23,7 +23,7 @@ from dpagg.runs.calibrated import Calibrated
 from dpagg.runs.charging import Account, ledger_terms
 from dpagg.runs.monitoring import Monitor
 from dpagg.runs.plan import Plan, make_plan
-from dpagg.runs.release_facts import csv_terms, input_terms, refuse_open_window, release_facts
+from dpagg.runs.release_facts import input_terms, refuse_open_window, release_facts, text_terms
 from dpagg.runs.reports import release_page
 from dpagg.runs.sampled import run_sampled
 
@@ -327,7 +327,7 @@ def _certificate(
             f"ASSUMED by the user, not checked: the mean squared residual of the least-squares fit is at least "
             f"{privacy.floor.mean_squared_residual:g} per row, whatever the one label is.",
         )
-    assumptions += [*csv_terms(config), *input_terms(config), *ledger_terms(config)]
+    assumptions += [*text_terms(config), *input_terms(config), *ledger_terms(config)]
     if engine == "plain":
         assumptions = ["None would help: see the statement."]
     unit = "one label" if privacy.unit is None else f"all labels of one {privacy.unit.column}"

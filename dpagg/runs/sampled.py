@@ -19,7 +19,7 @@ from dpagg.kernels.streams import Secret
 from dpagg.regression.planning import relative_excess_loss
 from dpagg.runs.bag_events import flag_event, least_flag_bag, least_noisy_bag, noisy_event
 from dpagg.runs.charging import Account, ledger_terms
-from dpagg.runs.release_facts import csv_terms, input_terms, release_facts
+from dpagg.runs.release_facts import input_terms, release_facts, text_terms
 from dpagg.runs.reports import release_page
 from dpagg.runs.rows import Bags, Rows, Source
 
@@ -314,7 +314,7 @@ def sampled_certificate(plan: SampledPlan, config: AggregateConfig) -> dict[str,
         epsilon=privacy.epsilon,
         delta=privacy.delta,
         is_private=secret.is_private,
-        assumptions=[*terms, *csv_terms(config), *input_terms(config), *ledger_terms(config)],
+        assumptions=[*terms, *text_terms(config), *input_terms(config), *ledger_terms(config)],
         public=public,
         facts=facts | release_facts(config, plan.table, secret, plan.ranking.release_id),
     )
