@@ -26,8 +26,8 @@ def explained(frame, config):
     columns = {}
     for feature in schema.features:
         cells = frame[feature.name]
-        number = pd.to_numeric(cells)
-        columns[feature.name] = pa.array(number if isinstance(feature, Numeric) else cells, from_pandas=True)
+        cells = pd.to_numeric(cells) if isinstance(feature, Numeric) else cells
+        columns[feature.name] = pa.array(cells, from_pandas=True)
     rows, keep = encode_features(pa.RecordBatch.from_pydict(columns), schema)
     assert keep.all()
     labels = encode_label(pa.array(pd.to_numeric(frame[schema.label.name]), from_pandas=True), schema.label)
