@@ -70,6 +70,7 @@ def run_benchmark(scratch: Path, *, rows: int, rounds: int, heap: str, num_bags:
         for name in list(sides)[:: 1 if turn % 2 == 0 else -1]:
             _LOG.info("round %d of %d: %s", turn + 1, rounds, name)
             measured[name].append(_measured(sides[name], data))
+            _LOG.info("%s", json.dumps(measured[name][-1]))
     found = {name: _medians(each) for name, each in measured.items()}
     ours, plain = found["dpagg"], found["mllib"]
     return {
