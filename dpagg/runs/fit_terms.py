@@ -39,8 +39,8 @@ def fit_terms(config: PrivateFitConfig, failure_probability: float) -> list[str]
         ]
         if config.input.format in ("csv", "json", "fixed-width"):
             terms.append(
-                "The input is text with one line a row: a cell with a line break would change how many rows there are. "
-                "A line that has not the columns of the table is a row without values. Parquet and Delta have no such "
+                "The input is text (CSV, JSON lines, fixed width), one line a row: a line break in a cell would add "
+                "rows. A line that has not the columns of the table is a row without values. Parquet and Delta have no such "
                 "case."
             )
     else:
@@ -50,8 +50,8 @@ def fit_terms(config: PrivateFitConfig, failure_probability: float) -> list[str]
         ]
         if config.input.format in ("csv", "json", "fixed-width"):
             terms.append(
-                "The input is text with a well-formed text of the label in every row: a label cell with an unclosed "
-                "quote, a line break or an unquoted delimiter would shift the cells. Parquet and Delta have no such "
+                "The input is text (CSV, JSON lines, fixed width) with a well-formed text of the label in every row: a "
+                "label cell with an unclosed quote, a line break or an unquoted delimiter would shift the cells. Parquet and Delta have no such "
                 "case."
             )
     terms.append(
