@@ -51,8 +51,8 @@ def fit_terms(config: PrivateFitConfig, failure_probability: float) -> list[str]
         if config.input.format in ("csv", "json", "fixed-width"):
             terms.append(
                 "The input is text (CSV, JSON lines, fixed width) with a well-formed text of the label in every row: a "
-                "label cell with an unclosed quote, a line break or an unquoted delimiter would shift the cells. Parquet "
-                "and Delta have no such case."
+                "label cell with an unclosed quote, a line break or an unquoted delimiter would shift the cells. "
+                "Parquet and Delta have no such case."
             )
     terms.append(
         "Labels are clipped to the declared bounds before use, and a missing or bad label becomes the declared "

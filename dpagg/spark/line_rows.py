@@ -43,7 +43,7 @@ class _Coding:
     is_used: bool
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LineRows(SparkRows):
     """Rows whose lines are cut where they are summed.
 
@@ -70,19 +70,19 @@ class LineRows(SparkRows):
             if found is not None:
                 return found
             self._stop_coding()
-        return engines.feature_pass(self.lines, rule, self._cut(with_label=False))
+        return engines.feature_pass(self.lines, rule, cut=self._cut(with_label=False))
 
     def summary_pass(self, rule: RowRule) -> RowSummary:
         """Return counts and the largest leverage."""
         if self._may_be_coded(rule):
             return self._over_codes(lambda rows: add_coded(rows, rule, with_gram=False), 1024).summary
-        return engines.summary_pass(self.lines, rule, self._cut(with_label=False))
+        return engines.summary_pass(self.lines, rule, cut=self._cut(with_label=False))
 
     def labelled_pass(self, rule: RowRule) -> MomentsPass:
         """Return what the factor engine needs of the labels."""
         cut, schema = self._cut(with_label=True), self.schema
         if not self._may_be_coded(rule):
-            return engines.labelled_pass(self.lines, rule, cut)
+            return engines.labelled_pass(self.lines, rule, cut=cut)
 
         def partial(batches: Iterator[pa.RecordBatch]) -> MomentsPass:
             memo: dict[bytes, int] = {}
@@ -154,8 +154,9 @@ def rows_of(table: InputTable, schema: Schema, row_id: str | None = None, unit: 
     """
     if row_id is not None or unit is not None or not schema.features:
         table = table.settled()
-    rows = SparkRows.of(table.df, schema, row_id, unit)
+    rows = SparkRows.of(table.df, schema, row_id, unit, table.files)
     if table.lines is None:
         return rows
     lines, form = table.lines
-    return LineRows(rows.df, schema, None, lines, form, _Coding(can_be_coded(schema)))
+    coding = _Coding(can_be_coded(schema))
+    return LineRows(df=rows.df, schema=schema, row_id=None, lines=lines, form=form, coding=coding)
