@@ -11,11 +11,18 @@ import numpy as np
 
 from dpagg.config import AggregateConfig, load_config, parse_config
 from dpagg.errors import ConfigError, DataError
+from dpagg.experiments.label_dp.label_files import find_census, find_criteo
+from dpagg.experiments.label_tables.census import census_config, census_features
+from dpagg.experiments.label_tables.criteo import criteo_config
+from dpagg.experiments.label_tables.stand_ins import write_census, write_criteo
 from dpagg.experiments.uci import load_rows
 
 __all__ = ["Case", "Found", "find_cases", "uci_config"]
 
 DELTA = 1e-8
+# Under one over the 132 million rows of the whole census.
+_CENSUS_DELTA = 1e-9
+_STAND_IN_SEED = 1940
 # Smaller sets have fewer rows than any of the mechanisms needs for a useful fit at these epsilons.
 _FEWEST_ROWS = 10_000
 
@@ -73,14 +80,14 @@ def find_cases(data: Path, scratch: Path, *, sets: Sequence[str] | None = None, 
     Parameters
     ----------
     data : Path
-        Folder with ``NAME/data.csv.gz`` (the response last) or ``NAME.yaml`` (configurations of ``dpagg aggregate``),
-        or one such configuration.
+        Folder with the Criteo log, an IPUMS extract of 1940, ``NAME/data.csv.gz`` (the response last) or ``NAME.yaml``
+        (configurations of ``dpagg aggregate``); or one such configuration.
     scratch : Path
         Where stand-ins are made.
     sets : sequence of str, optional
         Names to run, out of those that are there.
     synthetic : int
-        Rows of a stand-in; 0 makes none.
+        Rows of a stand-in for each of the paper's two tables that is not there; 0 makes none.
 
     Raises
     ------
@@ -95,6 +102,8 @@ def find_cases(data: Path, scratch: Path, *, sets: Sequence[str] | None = None, 
     elif not data.is_dir():
         raise DataError(f"{data} is neither a folder nor a configuration", path="--data")
     else:
+        _add_criteo(data, scratch, synthetic, found)
+        _add_census(data, scratch, synthetic, found)
         _look_for_configurations(data, found)
         _look_for_uci(data, found, sets)
     if sets is not None:
@@ -110,6 +119,63 @@ def find_cases(data: Path, scratch: Path, *, sets: Sequence[str] | None = None, 
     if not found.cases:
         raise DataError(f"there is nothing to run on under {data}", path="--data", remedy=" ".join(found.notes) or None)
     return found
+
+
+def _add_criteo(data: Path, scratch: Path, synthetic: int, found: Found) -> None:
+    file, privacy = find_criteo(data), {"epsilon": 1.0, "delta": DELTA}
+    if file is not None:
+        title, made = "Criteo conversion log", "synthetic" in file.name
+        config = parse_config(criteo_config(str(file), "not written", privacy=privacy), "aggregate")
+        origin = f"{'a stand-in' if made else 'the log'} in {file.name}"
+        found.cases.append(Case("criteo", title, config, made, origin))
+    elif synthetic:
+        folder = scratch / "criteo" / "made"
+        made_at = str(folder / "criteo-synthetic.tsv")
+        config = parse_config(criteo_config(made_at, "not written", privacy=privacy), "aggregate")
+        found.notes.append("The Criteo conversion log is not there; a synthetic stand-in is made.")
+        found.cases.append(_stand_in("criteo", "Criteo stand-in", config, folder, synthetic, write_criteo))
+    else:
+        found.notes.append("The Criteo conversion log is not there.")
+
+
+def _add_census(data: Path, scratch: Path, synthetic: int, found: Found) -> None:
+    extract = find_census(data)
+    if extract is not None:
+        made = "synthetic" in extract.file.name
+        absent = [feature["name"] for feature in census_features() if feature["name"] not in extract.columns]
+        if absent:
+            found.notes.append(f"The census extract has no {', '.join(absent)}: left out of its features.")
+        config = parse_config(
+            census_config(
+                str(extract.file),
+                "not written",
+                codebook=None if extract.codebook is None else str(extract.codebook),
+                privacy={"epsilon": 1.0, "delta": _CENSUS_DELTA},
+                features=census_features(exclude=absent),
+            ),
+            "aggregate",
+        )
+        origin = f"{'a stand-in' if made else 'the extract'} in {extract.file.name}"
+        found.cases.append(Case("census", "1940 census", config, made, origin))
+    elif synthetic:
+        folder = scratch / "census" / "made"
+        made_at = str(folder / "census-synthetic.csv")
+        privacy = {"epsilon": 1.0, "delta": _CENSUS_DELTA}
+        config = parse_config(census_config(made_at, "not written", privacy=privacy), "aggregate")
+        found.notes.append("An IPUMS extract of the 1940 census is not there; a synthetic stand-in is made.")
+        found.cases.append(_stand_in("census", "1940 census stand-in", config, folder, synthetic, write_census))
+    else:
+        found.notes.append("An IPUMS extract of the 1940 census is not there.")
+
+
+def _stand_in(
+    name: str, title: str, config: AggregateConfig, folder: Path, rows: int, write: Callable[..., Path]
+) -> Case:
+    def make() -> None:
+        write(folder, rows, _STAND_IN_SEED)
+
+    origin = f"a stand-in of {rows:,} rows, made up in the real format"
+    return Case(name, title, config, True, origin, make, (name, rows, _STAND_IN_SEED))
 
 
 def _configured(file: Path) -> Case:
