@@ -100,7 +100,7 @@ def panels_figure(identity: str, title: str, summary: str, panels: Sequence[Pane
 
     height = rows * _PANEL[1] + _PER_LINE * math.ceil(len(labels) / columns)
     drawn = drawn_figure(identity, title, summary, (columns * _PANEL[0], height), draw)
-    return Markup(drawn.replace('class="figure"', 'class="figure wide"', 1)) if columns > 1 else drawn
+    return Markup(str(drawn).replace('class="figure"', 'class="figure wide"', 1)) if columns > 1 else drawn
 
 
 def _draw_line(axes: Axes, line: Line, place: int) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -24,7 +25,8 @@ class Cells:
     """
 
     def __init__(self, file: Path | None, settings: Mapping[str, Any]) -> None:
-        self._file, self._settings = file, dict(settings)
+        self._file = file
+        self._settings = hashlib.sha256(json.dumps(dict(settings), sort_keys=True).encode()).hexdigest()
         self._found: dict[str, dict[str, Any]] = {}
         if file is None:
             return
@@ -60,7 +62,7 @@ class Cells:
         except DpaggError as error:
             found = {"refused": str(error)}
         # As it will be read again.
-        line = json.dumps({"settings": self._settings, "asked": dict(asked), "found": found}, allow_nan=False)
+        line = json.dumps({"asked": dict(asked), "found": found, "settings": self._settings}, allow_nan=False)
         if self._file is not None:
             with self._file.open("a", encoding="utf-8") as stream:
                 stream.write(line + "\n")

@@ -35,13 +35,15 @@ CAPTIONS = {
 }
 
 
-def figures(result: Mapping[str, Any]) -> dict[str, Markup]:
-    """Return the figures by name; those without data are left out.
+def figures(result: Mapping[str, Any], names: Sequence[str] = tuple(CAPTIONS)) -> dict[str, Markup]:
+    """Return figures by name; those without data are left out.
 
     Parameters
     ----------
     result : mapping
         As `dpagg.experiments.label_dp.results.summarise` returns it.
+    names : sequence of str
+        Which to draw.
     """
     panels_of: dict[str, Callable[[Mapping[str, Any]], Panel | None]] = {
         "bags-allowed": _allowed,
@@ -51,7 +53,8 @@ def figures(result: Mapping[str, Any]) -> dict[str, Markup]:
         "networks": _networks,
     }
     drawn = {}
-    for name, panel_of in panels_of.items():
+    for name in names:
+        panel_of = panels_of[name]
         panels = [panel for table in result["tables"] if "facts" in table and (panel := panel_of(table)) is not None]
         if panels:
             titles = ", ".join(panel.title for panel in panels)

@@ -34,8 +34,8 @@ _BAG_SIZES = (1, 8, 64)
 _SHARES = (1 / 16, 1 / 4, 1)
 _FEWEST_BAGS = 64
 _TEST_ROWS = 100_000
-# Enough steps of about 4,096 rows, and not more than so many times the same rows.
-_STEPS, _FEWEST_EPOCHS, _MOST_EPOCHS = 800, 6, 60
+# Steps enough for a running mean of weights, and not more than so many times the same rows.
+_BATCH_ROWS, _STEPS, _FEWEST_EPOCHS, _MOST_EPOCHS = 1024, 1500, 6, 80
 
 
 @dataclass(frozen=True)
@@ -115,12 +115,17 @@ class Networks:
 
     @staticmethod
     def _training(what: Training, folder: Path, seed: int) -> Mapping[str, Any]:
-        epochs = round(_STEPS * 4096 / (what.bag_size * what.num_bags))
+        epochs = round(_STEPS * _BATCH_ROWS / (what.bag_size * what.num_bags))
+        epochs = int(np.clip(epochs, _FEWEST_EPOCHS, _MOST_EPOCHS))
         return {
             "release": {"path": str(folder / "release")},
-            "network": {"lipschitz": "none"},
+            # Labels may lie at their bounds, as sale amounts do at 0: twice as far leaves the output free there.
+            "network": {"lipschitz": "none", "output_bound": 2.0},
+            # Of all epochs the one with the least loss on held-out bags: these are too noisy to stop by.
             "training": {
-                "max_epochs": int(np.clip(epochs, _FEWEST_EPOCHS, _MOST_EPOCHS)),
+                "batch_size": max(1, _BATCH_ROWS // what.bag_size),
+                "max_epochs": epochs,
+                "patience": epochs,
                 "learning_rate": 3e-3,
                 "seed": seed,
             },

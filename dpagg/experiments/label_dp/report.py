@@ -72,7 +72,7 @@ def write_readme(result: Mapping[str, Any], readme: Path, command: str) -> None:
         raise ConfigError(
             f"{readme} has no lines {BEGIN!r} and {END!r}", path="--readme", remedy="Give the README of a checkout."
         )
-    drawn = figures(result)
+    drawn = figures(result, ["excess-share"])
     lines = [f"`{command}`", "", markdown_grid(summary_grid(result)), ""]
     lines += [f"- {sentence}" for sentence in [*reasons(result), *remarks(result)]]
     if "excess-share" in drawn:
