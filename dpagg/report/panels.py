@@ -47,7 +47,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes."""
+    """One pair of axes; `x_ticks` are marked on the first where they are given."""
 
     title: str
     x_label: str
@@ -55,6 +55,7 @@ class Panel:
     lines: Sequence[Line]
     x_scale: Literal["log", "linear"] = "log"
     y_scale: Literal["log", "linear"] = "log"
+    x_ticks: Sequence[float] = ()
 
 
 def panels_figure(identity: str, title: str, summary: str, panels: Sequence[Panel]) -> Markup:
@@ -69,7 +70,7 @@ def panels_figure(identity: str, title: str, summary: str, panels: Sequence[Pane
     panels : sequence of Panel
         At least one.
     """
-    labels = list(dict.fromkeys(line.label for panel in panels for line in panel.lines))
+    labels = list(dict.fromkeys(line.label for panel in panels for line in panel.lines if len(line.x)))
     columns = min(2, len(panels))
     rows = math.ceil(len(panels) / columns)
 
@@ -83,12 +84,15 @@ def panels_figure(identity: str, title: str, summary: str, panels: Sequence[Pane
             axes.title.set_fontsize(_FONT_SIZE)
             axes.title.set_color(_COLOURS["ink"])
             axes.title.set_parse_math(False)
-            for line in panel.lines:
+            for line in (line for line in panel.lines if len(line.x)):
                 handles.setdefault(line.label, _draw_line(axes, line, labels.index(line.label)))
             axes.minorticks_off()
+            if panel.x_ticks:
+                axes.set_xticks(panel.x_ticks, [f"{tick:g}" for tick in panel.x_ticks])
+            _cut_intervals(axes, panel)
         legend = figure.legend(
-            [handles[label] for label in labels if label in handles],
-            [label for label in labels if label in handles],
+            [handles[label] for label in labels],
+            labels,
             loc="outside lower center",
             ncols=columns,
             frameon=False,
@@ -101,6 +105,13 @@ def panels_figure(identity: str, title: str, summary: str, panels: Sequence[Pane
     height = rows * _PANEL[1] + _PER_LINE * math.ceil(len(labels) / columns)
     drawn = drawn_figure(identity, title, summary, (columns * _PANEL[0], height), draw)
     return Markup(str(drawn).replace('class="figure"', 'class="figure wide"', 1)) if columns > 1 else drawn
+
+
+def _cut_intervals(axes: Axes, panel: Panel) -> None:
+    """On a logarithmic scale let no interval that reaches to zero, or far up, decide what is seen of the means."""
+    seen = [value for line in panel.lines for value in line.y if value > 0]
+    if panel.y_scale == "log" and seen:
+        axes.set_ylim(min(seen) / 3, max(seen) * 3)
 
 
 def _draw_line(axes: Axes, line: Line, place: int) -> Any:

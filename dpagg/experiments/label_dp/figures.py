@@ -57,7 +57,7 @@ def figures(result: Mapping[str, Any], names: Sequence[str] = tuple(CAPTIONS)) -
         panel_of = panels_of[name]
         panels = [panel for table in result["tables"] if "facts" in table and (panel := panel_of(table)) is not None]
         if panels:
-            titles = ", ".join(panel.title for panel in panels)
+            titles = "; ".join(panel.title.replace("\n", ", ") for panel in panels)
             summary = f"{CAPTIONS[name]} Panels: {titles}. The numbers stand in tables."
             drawn[name] = panels_figure(name, CAPTIONS[name].split(".")[0].split(":")[0], summary, panels)
     return drawn
@@ -65,7 +65,7 @@ def figures(result: Mapping[str, Any], names: Sequence[str] = tuple(CAPTIONS)) -
 
 def _title(table: Mapping[str, Any]) -> str:
     mark = "SYNTHETIC: " if table["is_synthetic"] else ""
-    return f"{mark}{table['title']}, n = {table['facts']['num_rows']:,}, d = {table['facts']['num_columns']}"
+    return f"{mark}{table['title']}\nn = {table['facts']['num_rows']:,}, d = {table['facts']['num_columns']}"
 
 
 def _allowed(table: Mapping[str, Any]) -> Panel | None:
@@ -78,7 +78,7 @@ def _allowed(table: Mapping[str, Any]) -> Panel | None:
         lines.append(Line(words, *_columns(shown)))
     epsilons = [point["epsilon"] for point in points]
     lines.append(Line("n", epsilons, [table["facts"]["num_kept"]] * len(epsilons), is_reference=True))
-    return Panel(_title(table), "ε", "bags m", lines)
+    return Panel(_title(table), "ε", "bags m", lines, x_ticks=epsilons)
 
 
 def _losses(table: Mapping[str, Any], name: str, words: str, references: Sequence[str]) -> Panel | None:
@@ -99,7 +99,7 @@ def _losses(table: Mapping[str, Any], name: str, words: str, references: Sequenc
         level = table["facts"][reference][name]
         label = {"least_squares": "least squares on all labels", "constant": "a constant"}[reference]
         lines.append(Line(label, epsilons, [level] * len(epsilons), is_reference=True))
-    return Panel(_title(table), "ε", words, lines)
+    return Panel(_title(table), "ε", words, lines, x_ticks=epsilons)
 
 
 def _label(mechanism: str, size: int | None, sizes: Sequence[int]) -> str:

@@ -183,19 +183,17 @@ class Lab:
     @contextmanager
     def label_gaussian(self) -> Iterator[Callable[[float, int], dict[str, Any]]]:
         """Pack the rows under the leverage cap, and yield the fit by LabelGaussian at (epsilon, seed)."""
-        from dpagg.spark.frames import frame_table
         from dpagg.spark.regression_data import packed_rows
         from dpagg.spark.splitting import rows_under_cap
 
         kept = rows_under_cap(self._train.df, self.plan({"name": "wtd-flag"}, {"epsilon": 1.0}).rule)
-        table = frame_table(kept, is_seeded=True, is_read_once=True)
         rule = BoundedRows(self.prepared.case.config.encoding, None)
         with packed_rows(kept, rule) as packed:
             data = SharedData(packed)
 
             def fitted(epsilon: float, seed: int) -> dict[str, Any]:
                 config = self.prepared.fit({"name": "label-gaussian"}, epsilon)
-                found = fit_data(config, rule, data, table, Secret.insecure(seed), "label-gaussian")
+                found = fit_data(config, rule, data, self._train.table, Secret.insecure(seed), "label-gaussian")
                 return self._judged(found.model, found.certificate)
 
             yield fitted

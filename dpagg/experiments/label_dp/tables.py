@@ -107,7 +107,7 @@ def remarks(result: Mapping[str, Any]) -> list[str]:
             if where:
                 best = " at its best bag size" if ours == "sampled-wtd-flag" else ""
                 found.append(
-                    f"{table['title']}: {NAMES[ours]}{best} loses more than {NAMES[other]} at ε = "
+                    f"{table['title']}: {NAMES[ours]}{best} loses more on average than {NAMES[other]} at ε = "
                     f"{', '.join(f'{e:g}' for e in sorted(where))}."
                 )
         useless = sorted(e for e, here in means.items() if min(here.values()) >= 1.0)
