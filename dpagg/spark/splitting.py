@@ -12,7 +12,8 @@ from dpagg.errors import DataError
 from dpagg.kernels.rows import RowRule
 from dpagg.kernels.schema import Schema
 from dpagg.spark.engines import guarded, map_in_arrow, spark_faults
-from dpagg.spark.reading import InputTable, normalise, quoted
+from dpagg.spark.names import quoted
+from dpagg.spark.reading import InputTable, normalise
 
 __all__ = ["ROW_KEY", "rows_under_cap", "write_split"]
 
