@@ -7,18 +7,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from dpagg.errors import ConfigError
 from dpagg.experiments.label_dp.figures import CAPTIONS, figures
-from dpagg.experiments.label_dp.tables import as_markdown, grids, markdown_grid, reasons, remarks, summary_grid
-from dpagg.report import GENERATOR, palette
+from dpagg.experiments.label_dp.tables import all_tables, grids, reasons, remarks, summary_grid
 from dpagg.report.panels import standalone
+from dpagg.report.results import Section, as_markdown, render_results
 
 __all__ = ["FIGURE", "render_page", "write_readme", "write_report"]
 
 FIGURE = "label_dp.svg"
+_READING = (
+    "Intervals are of the mean over seeds, 95 %, by Student's t. Rows to test on are chosen by a hash of the row key. "
+    "The excess share is what a model gives away of the gain of least squares over a constant."
+)
 BEGIN, END = "<!-- label-dp: written by `dpagg reproduce label-dp --readme` -->", "<!-- end of label-dp -->"
 
 
@@ -26,7 +29,7 @@ def write_report(result: Mapping[str, Any], out: Path) -> None:
     """Write ``label_dp.json``, ``label_dp.md``, ``label_dp.html`` and ``figures/*.svg`` into a folder."""
     (out / "figures").mkdir(parents=True, exist_ok=True)
     (out / "label_dp.json").write_text(json.dumps(result, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    (out / "label_dp.md").write_text(as_markdown(result), encoding="utf-8")
+    (out / "label_dp.md").write_text(all_tables(result), encoding="utf-8")
     drawn = figures(result)
     for name, figure in drawn.items():
         (out / "figures" / f"{name}.svg").write_text(standalone(figure), encoding="utf-8")
@@ -35,26 +38,36 @@ def write_report(result: Mapping[str, Any], out: Path) -> None:
 
 def render_page(result: Mapping[str, Any], drawn: Mapping[str, Markup]) -> str:
     """Return the page; the same results give the same page."""
-    environment = Environment(
-        loader=ChoiceLoader(
-            [PackageLoader("dpagg.experiments.label_dp", "templates"), PackageLoader("dpagg.report", "templates")]
-        ),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+    badges = [("claim", "✖ Not private: public seeds, and losses read off the labels")]
+    made_up = ", ".join(table["title"] for table in result["tables"] if table["is_synthetic"])
+    if made_up:
+        badges.append(("warn", f"SYNTHETIC tables among them: {made_up}"))
+    sections = [
+        Section("In short", (_READING,), [*result["notes"], *_skipped(result)], grids=[summary_grid(result)]),
+        Section("Where the exact accounting allows fewer bags, and why", items=reasons(result)),
+        Section("Where a mechanism loses to another", items=remarks(result)),
+        Section("Figures", figures=[(figure, CAPTIONS[name]) for name, figure in drawn.items()]),
+    ]
+    sections = [section for section in sections if section.items or section.figures or section.grids]
+    return render_results(
+        "Label-DP by aggregation: the experiments", badges, sections + [_of_table(table) for table in result["tables"]]
     )
-    return environment.get_template("label_dp.html.j2").render(
-        generator=Markup(GENERATOR),
-        palette=palette,
-        synthetic=[table["title"] for table in result["tables"] if table["is_synthetic"]],
-        summary=summary_grid(result),
-        notes=[*result["notes"], *(f"{part}: {why}" for part, why in result["skipped"].items())],
-        reasons=reasons(result),
-        remarks=remarks(result),
-        figures=[(name, figure, CAPTIONS[name]) for name, figure in drawn.items()],
-        tables=[(table, [] if "refused" in table else grids(table)) for table in result["tables"]],
+
+
+def _skipped(result: Mapping[str, Any]) -> list[str]:
+    return [f"{part}: {why}" for part, why in result["skipped"].items()]
+
+
+def _of_table(table: Mapping[str, Any]) -> Section:
+    title = ("SYNTHETIC: " if table["is_synthetic"] else "") + table["title"]
+    if "refused" in table:
+        return Section(title, (f"{table['origin']}.", table["refused"]))
+    facts = table["facts"]
+    sizes = (
+        f"{facts['num_rows']:,} rows to train on, {facts['num_test_rows']:,} to test on, {facts['num_columns']} "
+        f"encoded columns; {facts['rows_over_cap']:,} rows over the leverage cap; δ = {facts['delta']:g}."
     )
+    return Section(title, (f"{table['origin']}.", sizes), grids=grids(table))
 
 
 def write_readme(result: Mapping[str, Any], readme: Path, command: str) -> None:
@@ -73,7 +86,7 @@ def write_readme(result: Mapping[str, Any], readme: Path, command: str) -> None:
             f"{readme} has no lines {BEGIN!r} and {END!r}", path="--readme", remedy="Give the README of a checkout."
         )
     drawn = figures(result, ["excess-share"])
-    lines = [f"`{command}`", "", markdown_grid(summary_grid(result)), ""]
+    lines = [f"`{command}`", "", as_markdown(summary_grid(result)), ""]
     lines += [f"- {sentence}" for sentence in [*reasons(result), *remarks(result)]]
     if "excess-share" in drawn:
         readme.with_name(FIGURE).write_text(standalone(drawn["excess-share"]), encoding="utf-8")

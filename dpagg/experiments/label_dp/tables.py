@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from dpagg.experiments.label_dp.allowed import BOUNDS, REASONS
 from dpagg.experiments.label_dp.figures import NAMES
 from dpagg.report.numbers import number
+from dpagg.report.results import Grid, as_markdown
 
-__all__ = ["Grid", "as_markdown", "grids", "reasons", "remarks", "summary_grid"]
-
-
-@dataclass(frozen=True)
-class Grid:
-    """A table: a heading a column, the first one naming rows."""
-
-    caption: str
-    head: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+__all__ = ["all_tables", "grids", "reasons", "remarks", "summary_grid"]
 
 
 def grids(table: Mapping[str, Any]) -> list[Grid]:
@@ -118,12 +109,11 @@ def remarks(result: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def as_markdown(result: Mapping[str, Any]) -> str:
-    """Return all tables."""
+def all_tables(result: Mapping[str, Any]) -> str:
+    """Return all tables as Markdown."""
     lines = ["# Label-DP by aggregation", ""]
     lines += ["Releases were drawn from public seeds and losses read off the labels: NOT PRIVATE.", ""]
-    for grid in (summary_grid(result),):
-        lines += [markdown_grid(grid), ""]
+    lines += [as_markdown(summary_grid(result)), ""]
     for sentence in [*result["notes"], *reasons(result), *remarks(result)]:
         lines += [f"- {sentence}"]
     for table in result["tables"]:
@@ -133,15 +123,8 @@ def as_markdown(result: Mapping[str, Any]) -> str:
             lines += ["", table["refused"]]
             continue
         for grid in grids(table):
-            lines += ["", f"### {grid.caption}", "", markdown_grid(grid)]
+            lines += ["", f"### {grid.caption}", "", as_markdown(grid)]
     return "\n".join(lines) + "\n"
-
-
-def markdown_grid(grid: Grid) -> str:
-    """Return a table as Markdown."""
-    align = ["---", *(["---:"] * (len(grid.head) - 1))]
-    lines = [grid.head, align, *grid.rows]
-    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
 
 
 def _allowed(table: Mapping[str, Any]) -> Grid:
