@@ -102,70 +102,73 @@ def find_cases(data: Path, scratch: Path, *, sets: Sequence[str] | None = None, 
     elif not data.is_dir():
         raise DataError(f"{data} is neither a folder nor a configuration", path="--data")
     else:
-        _add_criteo(data, scratch, synthetic, found)
-        _add_census(data, scratch, synthetic, found)
+        for name, add in (("criteo", _add_criteo), ("census", _add_census)):
+            if sets is None or name in sets:
+                add(data, scratch / name / "made", synthetic, found)
         _look_for_configurations(data, found)
         _look_for_uci(data, found, sets)
+    names = [case.name for case in found.cases]
+    for name in sets or ():
+        if name not in names:
+            there = sorted({"criteo", "census", *names, *_uci_names(data)})
+            raise DataError(
+                f"there is no table {name!r} under {data}", path="--sets", remedy=f"There may be: {', '.join(there)}."
+            )
+    for name in names:
+        if names.count(name) > 1:
+            raise DataError(f"two tables are called {name!r}", path="--data", remedy="Rename one of them.")
     if sets is not None:
-        names = [case.name for case in found.cases]
-        for name in sets:
-            if name not in names:
-                raise DataError(
-                    f"there is no table {name!r} under {data}",
-                    path="--sets",
-                    remedy=f"There are: {', '.join(names) or 'none'}.",
-                )
         found.cases[:] = [case for case in found.cases if case.name in sets]
     if not found.cases:
         raise DataError(f"there is nothing to run on under {data}", path="--data", remedy=" ".join(found.notes) or None)
     return found
 
 
-def _add_criteo(data: Path, scratch: Path, synthetic: int, found: Found) -> None:
-    file, privacy = find_criteo(data), {"epsilon": 1.0, "delta": DELTA}
+def _add_criteo(data: Path, made_in: Path, synthetic: int, found: Found) -> None:
+    def declared(path: Path) -> AggregateConfig:
+        privacy = {"epsilon": 1.0, "delta": DELTA}
+        return parse_config(criteo_config(str(path), "not written", privacy=privacy), "aggregate")
+
+    file = find_criteo(data)
     if file is not None:
-        title, made = "Criteo conversion log", "synthetic" in file.name
-        config = parse_config(criteo_config(str(file), "not written", privacy=privacy), "aggregate")
+        made = "synthetic" in file.name
         origin = f"{'a stand-in' if made else 'the log'} in {file.name}"
-        found.cases.append(Case("criteo", title, config, made, origin))
-    elif synthetic:
-        folder = scratch / "criteo" / "made"
-        made_at = str(folder / "criteo-synthetic.tsv")
-        config = parse_config(criteo_config(made_at, "not written", privacy=privacy), "aggregate")
-        found.notes.append("The Criteo conversion log is not there; a synthetic stand-in is made.")
-        found.cases.append(_stand_in("criteo", "Criteo stand-in", config, folder, synthetic, write_criteo))
-    else:
-        found.notes.append("The Criteo conversion log is not there.")
+        found.cases.append(Case("criteo", "Criteo conversion log", declared(file), made, origin))
+        return
+    found.notes.append(f"The Criteo conversion log is not there{_instead(synthetic)}.")
+    if synthetic:
+        config = declared(made_in / "criteo-synthetic.tsv")
+        found.cases.append(_stand_in("criteo", "Criteo stand-in", config, made_in, synthetic, write_criteo))
 
 
-def _add_census(data: Path, scratch: Path, synthetic: int, found: Found) -> None:
+def _add_census(data: Path, made_in: Path, synthetic: int, found: Found) -> None:
+    def declared(path: Path, codebook: Path | None = None, absent: Sequence[str] = ()) -> AggregateConfig:
+        content = census_config(
+            str(path),
+            "not written",
+            codebook=None if codebook is None else str(codebook),
+            privacy={"epsilon": 1.0, "delta": _CENSUS_DELTA},
+            features=census_features(exclude=absent),
+        )
+        return parse_config(content, "aggregate")
+
     extract = find_census(data)
     if extract is not None:
-        made = "synthetic" in extract.file.name
         absent = [feature["name"] for feature in census_features() if feature["name"] not in extract.columns]
         if absent:
             found.notes.append(f"The census extract has no {', '.join(absent)}: left out of its features.")
-        config = parse_config(
-            census_config(
-                str(extract.file),
-                "not written",
-                codebook=None if extract.codebook is None else str(extract.codebook),
-                privacy={"epsilon": 1.0, "delta": _CENSUS_DELTA},
-                features=census_features(exclude=absent),
-            ),
-            "aggregate",
-        )
+        made, config = "synthetic" in extract.file.name, declared(extract.file, extract.codebook, absent)
         origin = f"{'a stand-in' if made else 'the extract'} in {extract.file.name}"
         found.cases.append(Case("census", "1940 census", config, made, origin))
-    elif synthetic:
-        folder = scratch / "census" / "made"
-        made_at = str(folder / "census-synthetic.csv")
-        privacy = {"epsilon": 1.0, "delta": _CENSUS_DELTA}
-        config = parse_config(census_config(made_at, "not written", privacy=privacy), "aggregate")
-        found.notes.append("An IPUMS extract of the 1940 census is not there; a synthetic stand-in is made.")
-        found.cases.append(_stand_in("census", "1940 census stand-in", config, folder, synthetic, write_census))
-    else:
-        found.notes.append("An IPUMS extract of the 1940 census is not there.")
+        return
+    found.notes.append(f"An IPUMS extract of the 1940 census is not there{_instead(synthetic)}.")
+    if synthetic:
+        config = declared(made_in / "census-synthetic.csv")
+        found.cases.append(_stand_in("census", "1940 census stand-in", config, made_in, synthetic, write_census))
+
+
+def _instead(synthetic: int) -> str:
+    return "; a synthetic stand-in is made" if synthetic else ""
 
 
 def _stand_in(
@@ -192,9 +195,8 @@ def _look_for_configurations(data: Path, found: Found) -> None:
 
 
 def _look_for_uci(data: Path, found: Found, sets: Sequence[str] | None) -> None:
-    names = sorted(file.parent.name for file in data.glob("*/data.csv.gz"))
     small = []
-    for name in names:
+    for name in _uci_names(data):
         if sets is not None and name not in sets:
             continue
         rows = load_rows(data, name)
@@ -206,6 +208,10 @@ def _look_for_uci(data: Path, found: Found, sets: Sequence[str] | None) -> None:
         found.cases.append(Case(name, title, uci_config(data, name, rows), False, origin))
     if small:
         found.notes.append(f"With fewer than {_FEWEST_ROWS:,} rows and left out unless named: {', '.join(small)}.")
+
+
+def _uci_names(data: Path) -> list[str]:
+    return sorted(file.parent.name for file in data.glob("*/data.csv.gz"))
 
 
 def uci_config(data: Path, name: str, rows: Any) -> AggregateConfig:

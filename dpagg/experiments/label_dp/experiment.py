@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -117,7 +118,7 @@ class TableExperiment:
                 advance(f"{name}, {step.asked['what']}")
         if "_lab" in self.__dict__:
             self._lab.forget_bags()
-            self._lab.prepared.remove()
+        shutil.rmtree(self._folder, ignore_errors=True)  # what a run that was killed left there, too
 
     def results(self) -> Found:
         """Return everything that was asked, as JSON values."""

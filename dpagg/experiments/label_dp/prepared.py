@@ -97,10 +97,6 @@ class Prepared:
         key = {"row_id": self.case.config.input.row_id or ROW_KEY} if with_key else {}
         return {"path": self.rows_path(part), "format": "parquet"} | key
 
-    def remove(self) -> None:
-        """Remove the rows."""
-        shutil.rmtree(self.folder, ignore_errors=True)
-
 
 def prepare(spark: SparkSession, case: Case, folder: Path, identity: list[Any]) -> Prepared:
     """Split a table and write it, unless the folder holds it already.
