@@ -199,7 +199,7 @@ class TableExperiment:
             return self._lab.sampled_wtd_flag(epsilon, seed, size)
 
         columns, n = self.facts["num_columns"], self.facts["num_rows"]
-        sizes = [size for size in _BAG_SIZES if size >= 2 * columns and n // size >= 2 * columns]
+        sizes = [size for size in _BAG_SIZES if min(size, n // size) >= 1.5 * columns]
         if len(sizes) > _MOST_SIZES:
             sizes = [sizes[0], sizes[len(sizes) // 2], sizes[-1]]
         for size in sizes:
