@@ -164,6 +164,8 @@ def _losses(table: Mapping[str, Any], name: str) -> Grid:
         for reference, words in (("least_squares", "least squares on all labels"), ("constant", "a constant")):
             rows.append((words, *[number(table["facts"][reference]["test_mse"])] * len(epsilons)))
     caption = {"excess_share": "Excess share, ± 95 %", "test_mse": "Test MSE, ± 95 %"}[name]
+    if any("refused" in cell for row in rows for cell in row):
+        caption += "; refused: no more bags are allowed than there are columns"
     return Grid(caption, ("mechanism", *(f"ε = {e:g}" for e in epsilons)), tuple(rows))
 
 
@@ -202,7 +204,7 @@ def _epsilons(points: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _ratio(value: float | None) -> str:
-    return "the bound allows none" if value is None else number(value)
+    return "bound is 0" if value is None else number(value)
 
 
 def _mean(share: Mapping[str, Any] | None) -> str:
