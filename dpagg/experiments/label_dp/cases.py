@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -177,8 +179,10 @@ def _stand_in(
     def make() -> None:
         write(folder, rows, _STAND_IN_SEED)
 
-    origin = f"a stand-in of {rows:,} rows, made up in the real format"
-    return Case(name, title, config, True, origin, make, (name, rows, _STAND_IN_SEED))
+    with tempfile.TemporaryDirectory() as sample:  # a generator that was changed makes another table
+        first = write(Path(sample), 100, _STAND_IN_SEED, processes=1).read_bytes()
+    made_from = (name, rows, _STAND_IN_SEED, hashlib.sha256(first).hexdigest())
+    return Case(name, title, config, True, f"a stand-in of {rows:,} rows, made up in the real format", make, made_from)
 
 
 def _configured(file: Path) -> Case:

@@ -71,7 +71,7 @@ class Lab:
         from dpagg.spark.rows import SparkRows
 
         config = self.prepared.aggregate({"name": "wtd-flag"}, {"epsilon": 1.0}, part=part)
-        table = read_input(self._spark, config.input, config.encoding.label.name)
+        table = read_input(self._spark, config.input, config.encoding.label.name, config.columns)
         rows = SparkRows.of(table.df, config.encoding, config.input.row_id)
         return _Opened(table, SharedRows(rows), rows.df)
 

@@ -30,7 +30,7 @@ def identity_of(spark: SparkSession, case: Case) -> list[Any]:
     declared = [{name: value for name, value in asked["input"].items() if name != "path"}, asked["schema"]]
     if case.make is not None:
         return [*case.made_from, declared, dpagg.__version__]
-    table = read_input(spark, case.config.input, case.config.encoding.label.name)
+    table = read_input(spark, case.config.input, case.config.encoding.label.name, case.config.columns)
     return [table.version, declared, dpagg.__version__]
 
 
@@ -117,7 +117,7 @@ def prepare(spark: SparkSession, case: Case, folder: Path, identity: list[Any]) 
     if case.make is not None:
         case.make()
     config = case.config
-    table = read_input(spark, config.input, config.encoding.label.name)
+    table = read_input(spark, config.input, config.encoding.label.name, config.columns)
     write_split(table, config.encoding, config.input.row_id, str(folder / "rows"), TEST_SHARE)
     unfinished = done.with_suffix(f".{os.getpid()}.unfinished")
     unfinished.write_text(json.dumps(identity) + "\n", encoding="utf-8")
