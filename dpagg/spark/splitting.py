@@ -22,20 +22,26 @@ _PART = "part"
 _BUCKETS = 1000
 
 
-def write_split(table: InputTable, schema: Schema, row_id: str | None, path: str, test_share: float) -> None:
+def write_split(table: InputTable, schema: Schema, row_id: str | None, path: str, test_share: float) -> int:
     """Write a table as Parquet in two folders, ``part=train`` and ``part=test``, in one pass.
 
     A row is a test row by a hash of its key, which no label enters. Without a key rows are numbered where they stand.
     Columns are those of the schema, typed as a run would type them, and the key.
 
+    Returns
+    -------
+    int
+        Malformed lines that were left out.
+
     Raises
     ------
     DataError
-        If a column is missing or of a wrong type, or one part has no row.
+        If a column is missing or of a wrong type, a line is malformed and to be refused, or one part has no row.
     EnvironmentFault
         If Spark fails.
     """
-    df, key = table.df, row_id
+    settled = table.settled()
+    df, key = settled.df, row_id
     if key is None:
         df, key = df.withColumn(ROW_KEY, F.monotonically_increasing_id()), ROW_KEY
     rows = normalise(df, schema, key)
@@ -50,6 +56,7 @@ def write_split(table: InputTable, schema: Schema, row_id: str | None, path: str
     for name in ("train", "test"):
         if _is_empty(spark, f"{path}/{_PART}={name}"):
             raise DataError(f"no row of the table is a {name} row", remedy="It needs a few hundred rows at least.")
+    return settled.num_malformed
 
 
 def _is_empty(spark: SparkSession, path: str) -> bool:

@@ -107,6 +107,7 @@ class Lab:
             "rank": plan.rank,
             "num_kept": n,
             "rows_over_cap": plan.summary.num_over_cap,
+            "malformed_lines": self.prepared.num_malformed,
             "largest_leverage": plan.summary.largest_leverage,
             "label_range": schema.label.range,
             "label_magnitude": bound,

@@ -44,10 +44,13 @@ class Prepared:
         The table.
     folder : Path
         Of its scratch: rows of the table, to be kept as the table is kept.
+    num_malformed : int
+        Lines of the table that were left out.
     """
 
     case: Case
     folder: Path
+    num_malformed: int
 
     def rows_path(self, part: str) -> str:
         """Return the folder of the rows of a part, ``train`` or ``test``."""
@@ -109,17 +112,19 @@ def prepare(spark: SparkSession, case: Case, folder: Path, identity: list[Any]) 
     from dpagg.spark.joining import read_input
     from dpagg.spark.splitting import write_split
 
-    prepared, done = Prepared(case, folder), folder / _DONE
-    if done.exists() and json.loads(done.read_text(encoding="utf-8")) == identity:
-        return prepared
+    done = folder / _DONE
+    if done.exists():
+        earlier = json.loads(done.read_text(encoding="utf-8"))
+        if earlier["identity"] == identity:
+            return Prepared(case, folder, earlier["num_malformed"])
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     if case.make is not None:
         case.make()
     config = case.config
     table = read_input(spark, config.input, config.encoding.label.name, config.columns)
-    write_split(table, config.encoding, config.input.row_id, str(folder / "rows"), TEST_SHARE)
+    malformed = write_split(table, config.encoding, config.input.row_id, str(folder / "rows"), TEST_SHARE)
     unfinished = done.with_suffix(f".{os.getpid()}.unfinished")
-    unfinished.write_text(json.dumps(identity) + "\n", encoding="utf-8")
+    unfinished.write_text(json.dumps({"identity": identity, "num_malformed": malformed}) + "\n", encoding="utf-8")
     unfinished.replace(done)
-    return prepared
+    return Prepared(case, folder, malformed)

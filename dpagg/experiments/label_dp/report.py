@@ -67,6 +67,8 @@ def _of_table(table: Mapping[str, Any]) -> Section:
         f"{facts['num_rows']:,} rows to train on, {facts['num_test_rows']:,} to test on, {facts['num_columns']} "
         f"encoded columns; {facts['rows_over_cap']:,} rows over the leverage cap; δ = {facts['delta']:g}."
     )
+    if facts["malformed_lines"]:
+        sizes += f" {facts['malformed_lines']:,} malformed lines were left out."
     return Section(title, (f"{table['origin']}.", sizes), grids=grids(table))
 
 

@@ -31,6 +31,7 @@ FACTS = {
     "rank": 10,
     "num_kept": 36_462,
     "rows_over_cap": 157,
+    "malformed_lines": 2,
     "largest_leverage": 0.00396,
     "label_range": 2.0,
     "label_magnitude": 1.0,
@@ -214,7 +215,7 @@ def test_page_and_tables_say_what_is_made_up_and_that_nothing_is_private(tmp_pat
     write_report(result, tmp_path)
     page, text = (tmp_path / "label_dp.html").read_text(), (tmp_path / "label_dp.md").read_text()
     assert "Not private" in page and "SYNTHETIC: &lt;b&gt;A&lt;/b&gt; &amp; co" in page and "<b>A</b>" not in page
-    assert "SYNTHETIC: B" not in page and "no jax" in page
+    assert "SYNTHETIC: B" not in page and "no jax" in page and "2 malformed lines were left out" in page
     assert "NOT PRIVATE" in text and "## SYNTHETIC: <b>A</b>" in text and "| refused |" in text
     assert "noise on each label at ε = 0.1, 1" in text  # Sampled-WTD-FLAG loses to it
     assert "labels and predictions of at most B" in text  # why the exact accounting allows fewer
