@@ -145,7 +145,7 @@ def label_dp(
     out: Annotated[Path, typer.Option("--out", help="Folder for results and page; a later run goes on there.")],
     synthetic: Annotated[
         int, typer.Option("--synthetic", min=0, help="Rows of the stand-ins for tables that are not there; 0: none.")
-    ] = 200_000,
+    ] = 100_000,
     sets: Annotated[
         str | None, typer.Option("--sets", help="Names, with commas between; all by default.", show_default=False)
     ] = None,

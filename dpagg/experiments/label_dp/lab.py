@@ -26,7 +26,7 @@ from dpagg.runs.fit import RELEASES, model_of_release
 from dpagg.runs.plan import Plan, plan_release
 from dpagg.runs.private_fit import fit_data
 from dpagg.runs.release_schema import release_schema
-from dpagg.runs.sampled import draw_sampled, plan_bags, sampled_certificate
+from dpagg.runs.sampled import SampledPlan, draw_sampled, plan_bags, sampled_certificate
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -171,7 +171,7 @@ class Lab:
             released_bags(held)
         return self._judged(self._model(certificate, *found), certificate)
 
-    def _plan_bags(self, config: AggregateConfig, seed: int) -> Any:
+    def _plan_bags(self, config: AggregateConfig, seed: int) -> SampledPlan:
         opened, secret = self._train, Secret.insecure(seed)
         return plan_bags(
             config, opened.table, opened.rows, secret=secret, release_id=config.mechanism.name, with_labels=True

@@ -29,7 +29,7 @@ def reproduce_label_dp(
     out: Path,
     *,
     sets: Sequence[str] | None = None,
-    synthetic: int = 200_000,
+    synthetic: int = 100_000,
     epsilons: Sequence[float] = EPSILONS,
     trials: int = 3,
     parts: Sequence[str] = PARTS,
