@@ -69,18 +69,30 @@ def reasons(result: Mapping[str, Any]) -> list[str]:
     """Return, in words, where the exact accounting allows fewer bags than a bound of the papers, and why."""
     at: dict[tuple[str, str], list[str]] = {}
     for table in result["tables"]:
+        found: dict[tuple[str, str], list[float]] = {}
         for point in table.get("bags_allowed", []):
-            for bound, reason in point["fewer"].items():
-                at.setdefault((bound, reason), []).append(f"{table['title']} at ε = {point['epsilon']:g}")
+            for both in point["fewer"].items():
+                found.setdefault(both, []).append(point["epsilon"])
+        for both, epsilons in found.items():
+            at.setdefault(both, []).append(_places(table, epsilons))
     names = {"paper": "the paper's bound", "sheffet": "Sheffet's bound, B bounding labels only"}
     return [
         f"Fewer than {names[bound]}: {'; '.join(places)}. {REASONS[reason]}" for (bound, reason), places in at.items()
     ]
 
 
+_RIVALS = (
+    ("wtd-flag", "label-gaussian"),
+    ("wtd-flag", "wtd-flag-assumed"),
+    ("wtd-flag-assumed", "wtd-flag"),
+    ("sampled-wtd-flag", "label-noise"),
+)
+
+
 def remarks(result: Mapping[str, Any]) -> list[str]:
-    """Return where a simpler mechanism beats WTD-FLAG or its bags, in words made from the results."""
-    found = []
+    """Return where a simpler mechanism, or another of the same kind, does better on average, in words."""
+    worse: dict[tuple[str, str], list[str]] = {}
+    useless = []
     for table in result["tables"]:
         means: dict[float, dict[str, float]] = {}
         for each in table.get("losses", []):
@@ -88,25 +100,22 @@ def remarks(result: Mapping[str, Any]) -> list[str]:
                 here = means.setdefault(each["epsilon"], {})
                 name = each["mechanism"]
                 here[name] = min(here.get(name, float("inf")), each["excess_share"]["mean"])
-        for ours, other in (
-            ("wtd-flag", "label-gaussian"),
-            ("wtd-flag", "wtd-flag-assumed"),
-            ("wtd-flag-assumed", "wtd-flag"),
-            ("sampled-wtd-flag", "label-noise"),
-        ):
+        for ours, other in _RIVALS:
             where = [e for e, here in means.items() if ours in here and other in here and here[other] < here[ours]]
             if where:
-                best = " at its best bag size" if ours == "sampled-wtd-flag" else ""
-                found.append(
-                    f"{table['title']}: {NAMES[ours]}{best} loses more on average than {NAMES[other]} at ε = "
-                    f"{', '.join(f'{e:g}' for e in sorted(where))}."
-                )
-        useless = sorted(e for e, here in means.items() if min(here.values()) >= 1.0)
-        if useless:
-            found.append(
-                f"{table['title']}: at ε = {', '.join(f'{e:g}' for e in useless)} nothing is better than a constant."
-            )
-    return found
+                worse.setdefault((ours, other), []).append(_places(table, where))
+        hopeless = [epsilon for epsilon, here in means.items() if min(here.values()) >= 1.0]
+        if hopeless:
+            useless.append(_places(table, hopeless))
+    found = []
+    for (ours, other), places in worse.items():
+        best = ", at its best bag size," if ours == "sampled-wtd-flag" else ""
+        found.append(f"{NAMES[ours]}{best} loses more on average than {NAMES[other]}: {'; '.join(places)}.")
+    return found + ([f"No mechanism is better than a constant: {'; '.join(useless)}."] if useless else [])
+
+
+def _places(table: Mapping[str, Any], epsilons: Sequence[float]) -> str:
+    return f"{table['title']} at ε = {', '.join(f'{epsilon:g}' for epsilon in sorted(epsilons))}"
 
 
 def all_tables(result: Mapping[str, Any]) -> str:

@@ -217,7 +217,7 @@ def test_page_and_tables_say_what_is_made_up_and_that_nothing_is_private(tmp_pat
     assert "Not private" in page and "SYNTHETIC: &lt;b&gt;A&lt;/b&gt; &amp; co" in page and "<b>A</b>" not in page
     assert "SYNTHETIC: B" not in page and "no jax" in page and "2 malformed lines were left out" in page
     assert "NOT PRIVATE" in text and "## SYNTHETIC: <b>A</b>" in text and "| refused |" in text
-    assert "noise on each label at ε = 0.1, 1" in text  # Sampled-WTD-FLAG loses to it
+    assert "Sampled-WTD-FLAG, at its best bag size, loses more on average than noise on each label: <b>A</b>" in text
     assert "labels and predictions of at most B" in text  # why the exact accounting allows fewer
     assert not re.search(r"<script|https?://(?!www\.w3\.org)", page)
     for name in ("bags-allowed", "excess-share", "test-mse", "factor", "networks"):
