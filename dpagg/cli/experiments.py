@@ -182,7 +182,9 @@ def label_dp(
         progress=not (as_json or is_plain()) and stderr.is_terminal,
     )
     if readme is not None:
-        write_readme(result, readme, f"dpagg reproduce label-dp --data DIR --synthetic {synthetic} --out DIR")
+        given = {"sets": sets, "epsilons": epsilons, "trials": trials, "parts": parts}
+        chosen = "".join(f" --{name} {value}" for name, value in given.items() if value is not None)
+        write_readme(result, readme, f"dpagg reproduce label-dp --data DIR --synthetic {synthetic}{chosen} --out DIR")
     if as_json:
         print_json(result)
         return

@@ -68,11 +68,11 @@ class Lab:
 
     def _open(self, part: str) -> _Opened:
         from dpagg.spark.joining import read_input
-        from dpagg.spark.rows import SparkRows
+        from dpagg.spark.line_rows import rows_of
 
         config = self.prepared.aggregate({"name": "wtd-flag"}, {"epsilon": 1.0}, part=part)
         table = read_input(self._spark, config.input, config.encoding.label.name, config.columns)
-        rows = SparkRows.of(table.df, config.encoding, config.input.row_id)
+        rows = rows_of(table, config.encoding, config.input.row_id)
         return _Opened(table, SharedRows(rows), rows.df)
 
     @cached_property
