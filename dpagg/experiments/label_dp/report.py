@@ -88,7 +88,8 @@ def write_readme(result: Mapping[str, Any], readme: Path, command: str) -> None:
             f"{readme} has no lines {BEGIN!r} and {END!r}", path="--readme", remedy="Give the README of a checkout."
         )
     drawn = figures(result, ["excess-share"])
-    lines = [f"`{command}`", "", as_markdown(summary_grid(result)), ""]
+    grid = summary_grid(result)
+    lines = [f"`{command}`", "", f"{grid.caption}:", "", as_markdown(grid), ""]
     lines += [f"- {sentence}" for sentence in [*reasons(result), *remarks(result)]]
     if "excess-share" in drawn:
         readme.with_name(FIGURE).write_text(standalone(drawn["excess-share"]), encoding="utf-8")
