@@ -110,7 +110,7 @@ def ihm(
 
     result = reproduce_ihm(
         data,
-        sets=None if sets is None else [name.strip() for name in sets.split(",") if name.strip()],
+        sets=_names(sets),
         epsilons=EPSILONS if epsilons is None else _numbers(epsilons, "--epsilons"),
         trials=trials,
         out=out,
@@ -141,6 +141,72 @@ def ihm(
         )
     if out is not None:
         console.print(f"tables and figures: {out}", soft_wrap=True)
+
+
+@reproduce_app.command("label-dp", short_help="Compare the aggregations as the label-DP paper does.")
+def label_dp(
+    data: Annotated[
+        Path, typer.Option("--data", help="Folder with the tables, or a configuration of dpagg aggregate.")
+    ],
+    out: Annotated[Path, typer.Option("--out", help="Folder for results and page; a later run goes on there.")],
+    synthetic: Annotated[
+        int, typer.Option("--synthetic", min=0, help="Rows of the stand-ins for tables that are not there; 0: none.")
+    ] = 100_000,
+    sets: Annotated[
+        str | None, typer.Option("--sets", help="Names, with commas between; all by default.", show_default=False)
+    ] = None,
+    epsilons: Annotated[
+        str | None, typer.Option("--epsilons", help="Numbers, with commas between; 0.1 to 10 by default.")
+    ] = None,
+    trials: Annotated[int, typer.Option("--trials", min=2, help="Seeds of each cell.")] = 3,
+    parts: Annotated[
+        str | None, typer.Option("--parts", help="What to run, with commas between; all by default.")
+    ] = None,
+    readme: Annotated[
+        Path | None,
+        typer.Option("--readme", help="README of a checkout to put summary and figure in.", show_default=False),
+    ] = None,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Run the experiments of the label-DP paper: bags allowed, losses, networks. NOT PRIVATE."""
+    from dpagg.experiments.label_dp.protocol import EPSILONS, PARTS, reproduce_label_dp
+    from dpagg.experiments.label_dp.report import write_readme
+    from dpagg.experiments.label_dp.tables import reasons, remarks, summary_grid
+
+    stderr = make_console(stderr=True)
+    result = reproduce_label_dp(
+        start_spark(verbose),
+        data,
+        out,
+        sets=_names(sets),
+        synthetic=synthetic,
+        epsilons=EPSILONS if epsilons is None else _numbers(epsilons, "--epsilons"),
+        trials=trials,
+        parts=_names(parts) or PARTS,
+        tell=lambda words: stderr.print(words, soft_wrap=True),
+        progress=not (as_json or is_plain()) and stderr.is_terminal,
+    )
+    if readme is not None:
+        given = {"sets": sets, "epsilons": epsilons, "trials": trials, "parts": parts}
+        chosen = "".join(f" --{name} {value}" for name, value in given.items() if value is not None)
+        write_readme(result, readme, f"dpagg reproduce label-dp --data DIR --synthetic {synthetic}{chosen} --out DIR")
+    if as_json:
+        print_json(result)
+        return
+    console, grid = make_console(), summary_grid(result)
+    table = make_table(*(row[0] for row in (grid.head, *grid.rows)))  # a column a table: there are few
+    for cells in list(zip(grid.head, *grid.rows, strict=True))[1:]:
+        table.add_row(*cells)
+    console.print(grid.caption)
+    console.print(table)
+    for sentence in [*reasons(result), *remarks(result)]:
+        console.print(f"- {sentence}")
+    console.print(f"page: {out / 'label_dp.html'}", soft_wrap=True)
+
+
+def _names(text: str | None) -> list[str] | None:
+    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _numbers(text: str, option: str) -> list[float]:

@@ -202,7 +202,7 @@ def predict(
     out: Annotated[str, typer.Argument(metavar="OUT", help="New table of predictions.", show_default=False)],
     table_format: Annotated[
         str | None,
-        typer.Option("--format", help="parquet, delta or csv; seen from the input by default.", show_default=False),
+        typer.Option("--format", help="parquet, delta, csv, json; seen from the input by default.", show_default=False),
     ] = None,
     out_format: Annotated[str, typer.Option("--out-format", help="delta or parquet.")] = "delta",
     row_id: Annotated[

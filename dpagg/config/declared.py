@@ -137,6 +137,11 @@ class SchemaConfig(_Encoded):
     features: tuple[FeatureConfig, ...]
     label: LabelConfig
 
+    def columns(self, *keys: str | None) -> tuple[str, ...]:
+        """Return the names of keys, features and label, each once."""
+        names = [*(key for key in keys if key is not None), *(feature.name for feature in self.features)]
+        return tuple({name.lower(): name for name in [*names, self.label.name]}.values())
+
     def to_kernel(self) -> Schema:
         """Return the schema as the encoder takes it."""
         features: tuple[Feature, ...] = tuple(feature.to_kernel() for feature in self.features)

@@ -174,3 +174,8 @@ class PrivateFitConfig(Config):
     def encoding(self) -> Schema:
         """The schema as the encoder takes it."""
         return self.schema_.to_kernel()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns that the run reads, the label last."""
+        return self.schema_.columns()

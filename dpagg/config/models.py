@@ -25,6 +25,18 @@ from dpagg.config.ledger import LedgerConfig, refuse_empty_ledger
 from dpagg.config.source import InputConfig
 from dpagg.kernels.encoding import Schema
 
+# Keys of the input that came later, with what they are where they are left out.
+_LATER_INPUT: dict[str, Any] = {
+    "tables": None,
+    "sql": None,
+    "attribution_window": None,
+    "table": None,
+    "quote": '"',
+    "codebook": None,
+    "null_values": [],
+    "malformed": "refuse",
+}
+
 
 class Config(Model):
     """A whole configuration file."""
@@ -37,9 +49,13 @@ class Config(Model):
         content = self.model_dump(mode="json", by_alias=True)
         if content.get("ledger", "") is None:
             del content["ledger"]
-        for key in ("tables", "sql", "attribution_window"):
-            if "input" in content and content["input"][key] is None:
-                del content["input"][key]
+        if "input" in content:
+            for key, default in _LATER_INPUT.items():
+                if content["input"][key] == default:
+                    del content["input"][key]
+            for table in content["input"].get("tables", {}).values():
+                if table["table"] is None:
+                    del table["table"]
         return content
 
     def asked(self) -> dict[str, Any]:
@@ -47,9 +63,11 @@ class Config(Model):
         content = self.public_dict()
         content.pop("performance", None)
         source = content["input"]
-        source.pop("path", None)
+        for key in ("path", "table", "codebook"):
+            source.pop(key, None)
         for table in source.get("tables", {}).values():
-            del table["path"]
+            for key in ("path", "table"):
+                table.pop(key, None)
         source.get("attribution_window", {}).pop("as_of", None)
         if "ledger" in content:
             # Where the account is kept and whether the budget is repeated make no other release.
@@ -280,6 +298,12 @@ class AggregateConfig(Config):
     def encoding(self) -> Schema:
         """The schema as the encoder takes it."""
         return self.schema_.to_kernel()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns that the run reads, the label last."""
+        unit = None if self.privacy.unit is None else self.privacy.unit.column
+        return self.schema_.columns(self.input.row_id, unit)
 
 
 class ReleaseConfig(Model):

@@ -11,7 +11,19 @@ from dpagg.config.fields import Model, Text, a_number, refused
 
 Version: TypeAlias = Annotated[int, BeforeValidator(a_number), Field(ge=0)] | None
 Name: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-Format: TypeAlias = Literal["parquet", "delta", "csv"]
+Format: TypeAlias = Literal["parquet", "delta", "csv", "json", "fixed-width"]
+Malformed: TypeAlias = Literal["refuse", "drop"]
+
+# Each key is for these formats only.
+_FOR_FORMATS: dict[str, tuple[str, ...]] = {
+    "header": ("csv",),
+    "delimiter": ("csv",),
+    "quote": ("csv",),
+    "column_names": ("csv",),
+    "codebook": ("fixed-width",),
+    "null_values": ("csv", "json", "fixed-width"),
+    "malformed": ("csv", "json", "fixed-width"),
+}
 
 
 class TableConfig(Model):
@@ -20,10 +32,26 @@ class TableConfig(Model):
     ``labels`` declares that its rows are label data: they then decide nothing but labels.
     """
 
-    path: Text
+    path: Text | None = None
+    table: Text | None = None
     format: Format | None = None
     version: Version = None
     labels: bool = False
+
+    @model_validator(mode="after")
+    def _one_place(self) -> Self:
+        _check_place(self.path, self.table, self.format)
+        return self
+
+
+def _check_place(path: str | None, table: str | None, table_format: str | None) -> None:
+    """Refuse a table that is at a path and in the catalogue, or nowhere."""
+    if path is not None and table is not None:
+        raise refused("there is a path and a table of the catalogue", field="table", remedy="Keep one of them.")
+    if path is None and table is None:
+        raise refused("a required key is missing: the table to read", field="path")
+    if table is not None and table_format is not None:
+        raise refused("the catalogue says how a table is stored", field="format", remedy="Leave it out.")
 
 
 def _a_table(given: Any) -> Any:
@@ -64,17 +92,26 @@ class WindowConfig(Model):
 
 
 class InputConfig(Model):
-    """The table to read, or tables and the query that joins them; and the column that identifies its rows."""
+    """The table to read, or tables and the query that joins them; and the column that identifies its rows.
+
+    ``table`` names one in Spark's catalogue. A cell of text that is one of ``null_values`` is missing; a line that has
+    not the columns of the others is ``malformed``.
+    """
 
     path: Text | None = None
-    format: Format
+    table: Text | None = None
+    format: Format | None = None
     tables: dict[Name, Annotated[TableConfig, BeforeValidator(_a_table)]] | None = None
     sql: Text | None = None
     row_id: Text | None = None
     version: Version = None
     header: bool = True
     delimiter: Annotated[str, StringConstraints(min_length=1, max_length=8)] = ","
+    quote: Literal['"', "'", "none"] = '"'
     column_names: tuple[Text, ...] | None = None
+    codebook: Text | None = None
+    null_values: tuple[str, ...] = ()
+    malformed: Malformed = "refuse"
     attribution_window: WindowConfig | None = None
 
     @model_validator(mode="after")
@@ -85,14 +122,20 @@ class InputConfig(Model):
                 field="tables" if self.sql is None else "sql",
                 remedy="Give input.tables and input.sql, or input.path.",
             )
-        if (self.path is None) == (self.tables is None):
+        if (self.path is None and self.table is None) == (self.tables is None):
             raise refused(
                 "a required key is missing: the table to read"
-                if self.path is None
+                if self.tables is None
                 else "there is a path and tables to join",
                 field="path",
-                remedy="Give input.path, or input.tables with input.sql.",
+                remedy="Give input.path, input.table, or input.tables with input.sql.",
             )
+        if self.tables is None:
+            _check_place(self.path, self.table, self.format)
+        if self.format is None and self.table is None:
+            lacking = [name for name, table in (self.tables or {}).items() if table.path and table.format is None]
+            if self.tables is None or lacking:
+                raise refused("a required key is missing", field="format")
         if self.tables is not None:
             if not self.tables:
                 raise refused("no table is given", field="tables")
@@ -108,6 +151,12 @@ class InputConfig(Model):
                     field="row_id",
                     remedy="Name the column that identifies a row.",
                 )
+            if any((table.format or self.format) == "json" for table in self.tables.values()):
+                raise refused(
+                    "the columns of JSON lines are those that a run declares, which several tables don't share",
+                    field="tables",
+                    remedy="Write them as Parquet or Delta first.",
+                )
             for key in ("version", "column_names"):
                 if getattr(self, key) is not None:
                     raise refused(
@@ -117,12 +166,17 @@ class InputConfig(Model):
 
     @model_validator(mode="after")
     def _fits_format(self) -> Self:
-        tables = [] if self.tables is None else [table.format for table in self.tables.values()]
-        if self.format != "csv" and "csv" not in tables:
-            for key in ("header", "delimiter", "column_names"):
-                if getattr(self, key) != type(self).model_fields[key].default:
-                    raise refused(f"this is for csv, but input.format is {self.format}", field=key)
-        if self.format != "delta" and self.version is not None:
+        stored = {self.format, *(table.format for table in (self.tables or {}).values())}
+        for key, formats in _FOR_FORMATS.items():
+            if not stored.intersection(formats) and getattr(self, key) != type(self).model_fields[key].default:
+                raise refused(f"this is for {', '.join(formats)}, but input.format is {self.format}", field=key)
+        if "fixed-width" in stored and self.codebook is None:
+            raise refused(
+                "a required key is missing: where each column is",
+                field="codebook",
+                remedy="Give the DDI codebook (XML) that came with the file.",
+            )
+        if self.format != "delta" and self.version is not None and self.table is None:
             raise refused(f"only a Delta table has versions, input.format is {self.format}", field="version")
         if self.column_names is not None:
             if self.header:

@@ -5,13 +5,10 @@ The numbers are read off the rows without noise. They are for papers and tests, 
 
 from __future__ import annotations
 
-import contextlib
 import json
-import logging
 import math
 import os
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,6 +19,7 @@ from numpy.typing import NDArray
 import dpagg
 from dpagg.errors import ConfigError
 from dpagg.experiments.ihm_report import summarise, write_report
+from dpagg.experiments.progress import progress_bar
 from dpagg.experiments.regimes import REGIMES, regime_rows
 from dpagg.experiments.uci import Split, available_sets, load_rows, paper_split
 from dpagg.kernels.streams import Secret
@@ -35,8 +33,6 @@ from dpagg.regression.planning import Target
 from dpagg.regression.whitened_mixing import plan_whitened_mixing
 
 __all__ = ["EPSILONS", "METHODS", "reproduce_ihm"]
-
-_LOG = logging.getLogger(__name__)
 
 EPSILONS = tuple(round(float(value), 4) for value in np.logspace(-1.0, 1.0, 6))
 # The paper has one split a set; between splits the risk of the authors' method varies by up to a third (housing).
@@ -139,7 +135,7 @@ def reproduce_ihm(
     chosen = names + (list(REGIMES) if synthetic else [])
     settings = {"trials": trials, "seed": seed, "splits": _NUM_SPLITS, "version": dpagg.__version__}
     cells: list[dict[str, Any]] = []
-    with _bar(progress, len(chosen) * len(epsilons)) as advance:
+    with progress_bar(progress, len(chosen) * len(epsilons)) as advance:
         for name in chosen:
             prepared: list[_Prepared] = []
             for epsilon in epsilons:
@@ -208,18 +204,3 @@ def _store(out: Path | None, cell: dict[str, Any]) -> None:
     unfinished = file.with_suffix(f".{os.getpid()}.unfinished")
     unfinished.write_text(json.dumps(cell) + "\n")
     unfinished.replace(file)
-
-
-@contextlib.contextmanager
-def _bar(shown: bool, total: int) -> Iterator[Callable[[str], None]]:
-    """Yield a function that moves the bar on by a cell and names what was done."""
-    if not shown:
-        yield _LOG.debug
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(file=sys.stderr)) as bar:
-        task = bar.add_task("starting", total=total)
-        yield lambda words: bar.update(task, advance=1, description=words)

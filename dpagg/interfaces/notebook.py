@@ -44,6 +44,11 @@ class _Held:
         # Each draw is a request of its own. A seeded one has to come out the same each time.
         return cls({"format": "in memory"} | ({} if insecure_seed is not None else {"request": secrets.token_hex(16)}))
 
+    @property
+    def num_malformed(self) -> int:
+        """None: nothing was text."""
+        return 0
+
     def recheck(self) -> None:
         """Do nothing."""
 

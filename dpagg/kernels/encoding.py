@@ -39,6 +39,7 @@ __all__ = [
     "Missing",
     "Numeric",
     "Schema",
+    "code_features",
     "encode_features",
     "encode_label",
     "hash_buckets",
@@ -49,6 +50,9 @@ BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
 # Rows encoded at a time, so that the strided writes into the output stay in cache.
 _TILE = 4096
+
+# Texts whose hashes are kept: a few MB.
+_LARGEST_MEMO = 50_000
 
 
 def encode_features(batch: pa.RecordBatch, schema: Schema) -> tuple[FloatArray, BoolArray]:
@@ -103,6 +107,53 @@ def encode_features(batch: pa.RecordBatch, schema: Schema) -> tuple[FloatArray, 
     return encoded, keep
 
 
+def code_features(
+    batch: pa.RecordBatch, schema: Schema, memo: dict[bytes, int] | None = None
+) -> tuple[npt.NDArray[np.uint16], FloatArray, tuple[int, ...], BoolArray]:
+    """Encode the features of a batch as the columns in which a row is 1, and its numbers.
+
+    Parameters
+    ----------
+    batch, schema
+        As `encode_features` takes them; the schema has an intercept and less than 65,536 columns.
+    memo
+        Keeps hashes of texts from batch to batch.
+
+    Returns
+    -------
+    tuple
+        Columns that are 1, shape (f, k), the number of columns where there is none; values of numeric columns, shape
+        (q, k), and which columns these are; and which rows to keep, shape (k,). Dense rows made of these are those of
+        `encode_features`.
+    """
+    rows, width, start = batch.num_rows, schema.num_columns, 1
+    keep = np.ones(rows, dtype=np.bool_)
+    slots: list[npt.NDArray[np.uint16]] = []
+    numbers: list[FloatArray] = []
+    places: list[int] = []
+    for feature, full in zip(schema.features, schema.full_sets, strict=True):
+        column = _column(batch, feature.name)
+        if isinstance(feature, Numeric):
+            encoded = np.zeros((rows, 2))
+            _encode_numbers(_as_floats(column, feature.name), feature, encoded, 0, keep)
+            numbers.append(np.ascontiguousarray(encoded[:, 0]))
+            places.append(start)
+            start += 1
+            if feature.missing == "indicator":
+                slots.append(np.where(encoded[:, 1] > 0, start, width).astype(np.uint16))
+                start += 1
+            continue
+        codes, count = _codes(column, feature, memo)
+        if feature.missing == "drop":
+            keep &= codes >= 0
+        first = 0 if full else 1
+        slots.append(np.where(codes >= first, start + codes - first, width).astype(np.uint16))
+        start += count - first
+    empty: npt.NDArray[np.uint16] = np.zeros((0, rows), dtype=np.uint16)
+    stacked = np.stack(slots) if slots else empty
+    return stacked, np.stack(numbers) if numbers else np.zeros((0, rows)), tuple(places), keep
+
+
 def encode_label(column: pa.Array | pa.ChunkedArray, label: Label) -> FloatArray:
     """Clip labels to their declared bounds.
 
@@ -128,10 +179,20 @@ def encode_label(column: pa.Array | pa.ChunkedArray, label: Label) -> FloatArray
     return np.where(np.isfinite(values), np.clip(values, label.lower, label.upper), label.missing_constant)
 
 
-def hash_buckets(values: Sequence[bytes], buckets: int) -> npt.NDArray[np.int64]:
-    """Bucket of each text by its bytes, int64 of shape (k,) (see `Hashed`)."""
-    digests = b"".join(hashlib.blake2b(value, digest_size=8).digest() for value in values)
-    return (np.frombuffer(digests, dtype="<u8") % np.uint64(buckets)).astype(np.int64)
+def hash_buckets(values: Sequence[bytes], buckets: int, memo: dict[bytes, int] | None = None) -> npt.NDArray[np.int64]:
+    """Bucket of each text by its bytes, int64 of shape (k,) (see `Hashed`); `memo` keeps hashes from call to call."""
+    if memo is None:
+        digests = b"".join(hashlib.blake2b(value, digest_size=8).digest() for value in values)
+        return (np.frombuffer(digests, dtype="<u8") % np.uint64(buckets)).astype(np.int64)
+    if len(memo) > _LARGEST_MEMO:
+        memo.clear()
+    hashes = []
+    for value in values:
+        known = memo.get(value)
+        if known is None:
+            known = memo[value] = int.from_bytes(hashlib.blake2b(value, digest_size=8).digest(), "little")
+        hashes.append(known)
+    return (np.array(hashes, dtype=np.uint64) % np.uint64(buckets)).astype(np.int64)
 
 
 def _encode_numbers(values: FloatArray, feature: Numeric, encoded: FloatArray, position: int, keep: BoolArray) -> None:
@@ -153,7 +214,9 @@ def _encode_numbers(values: FloatArray, feature: Numeric, encoded: FloatArray, p
     encoded[:, position] = scaled
 
 
-def _codes(column: pa.Array, feature: Categorical | Hashed) -> tuple[npt.NDArray[np.int64], int]:
+def _codes(
+    column: pa.Array, feature: Categorical | Hashed, memo: dict[bytes, int] | None = None
+) -> tuple[npt.NDArray[np.int64], int]:
     """Position of each row's column in the full set, -1 where the row has none, and the set's width."""
     text = _as_text(column, feature.name)
     constant: int | None = None
@@ -171,7 +234,7 @@ def _codes(column: pa.Array, feature: Categorical | Hashed) -> tuple[npt.NDArray
         distinct = text.dictionary_encode()
         codes = _filled(distinct.indices)
         # A cell need not be valid UTF-8, and none may raise an error.
-        buckets = hash_buckets(distinct.dictionary.cast(pa.binary()).to_pylist(), feature.buckets)
+        buckets = hash_buckets(distinct.dictionary.cast(pa.binary()).to_pylist(), feature.buckets, memo)
         found = codes >= 0
         codes[found] = buckets[codes[found]]
         width = feature.buckets

@@ -14,7 +14,10 @@ from dpagg.kernels.schema import Schema
 
 # Rows alike in every feature have leverages that agree to rounding only; the cap is moved off the round numbers at
 # which such ties sit, so that every pass over the data selects the same rows.
-_TIE_MARGIN = 1e-9
+TIE_MARGIN = 1e-9
+
+# A column that marks lines of text that could not be cut into cells; their rows take no part.
+MALFORMED = "__dpagg_malformed"
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,8 @@ class Block:
         Which rows of the batch these are.
     num_missing, num_over_cap : int
         Rows left out for a missing feature, and for a leverage over the cap: functions of features alone.
+    num_malformed : int
+        Rows left out because their line of text is malformed.
     """
 
     rows: NDArray[np.float64]
@@ -39,6 +44,7 @@ class Block:
     selected: NDArray[np.bool_]
     num_missing: int
     num_over_cap: int
+    num_malformed: int = 0
 
 
 @dataclass(frozen=True)
@@ -102,15 +108,19 @@ class RowRule:
 
     def _block(self, batch: pa.RecordBatch, *, with_label: bool) -> Block:
         rows, keep = encode_features(batch, self.schema)
-        num_missing = len(keep) - int(keep.sum())
+        malformed = malformed_rows(batch)
+        num_malformed = 0 if malformed is None else int(malformed.sum())
+        if malformed is not None:
+            keep &= ~malformed
+        num_missing = len(keep) - int(keep.sum()) - num_malformed
         num_over_cap = 0
         leverages = np.zeros(0)
-        if num_missing:
+        if num_missing or num_malformed:
             rows = rows[keep]
         if self.selection is not None:
             rows = self.selection.coordinates(rows)
             leverages = self.selection.leverages(rows)
-            under = leverages <= self.cap * (1.0 + _TIE_MARGIN)
+            under = leverages <= self.cap * (1.0 + TIE_MARGIN)
             num_over_cap = len(under) - int(under.sum())
             if num_over_cap:
                 rows, leverages = rows[under], leverages[under]
@@ -121,7 +131,15 @@ class RowRule:
         if with_label:
             label = encode_label(batch.column(self.schema.label.name), self.schema.label)[keep] - self.label_center
             rows = np.concatenate([rows, label[:, None]], axis=1)
-        return Block(rows, leverages, keep, num_missing, num_over_cap)
+        return Block(rows, leverages, keep, num_missing, num_over_cap, num_malformed)
+
+
+def malformed_rows(batch: pa.RecordBatch) -> NDArray[np.bool_] | None:
+    """Return which rows are of malformed lines, if the batch tells of any."""
+    position = batch.schema.get_field_index(MALFORMED)
+    if position < 0:
+        return None
+    return np.asarray(batch.column(position).to_numpy(zero_copy_only=False), dtype=np.bool_)
 
 
 @dataclass(frozen=True)
@@ -132,7 +150,7 @@ class RowSummary:
     ----------
     num_rows : int
         Rows that take part.
-    num_missing, num_over_cap : int
+    num_missing, num_over_cap, num_malformed : int
         Rows left out, as in `Block`.
     largest_leverage : float
         Over the rows that take part.
@@ -142,11 +160,14 @@ class RowSummary:
     num_missing: int = 0
     num_over_cap: int = 0
     largest_leverage: float = 0.0
+    num_malformed: int = 0
 
     def add(self, block: Block) -> RowSummary:
         """Return the summary with a block added."""
         largest = float(block.leverages.max()) if len(block.leverages) else 0.0
-        return self.merge(RowSummary(len(block.rows), block.num_missing, block.num_over_cap, largest))
+        return self.merge(
+            RowSummary(len(block.rows), block.num_missing, block.num_over_cap, largest, block.num_malformed)
+        )
 
     def merge(self, other: RowSummary) -> RowSummary:
         """Return the summary of both sets of rows."""
@@ -155,4 +176,5 @@ class RowSummary:
             self.num_missing + other.num_missing,
             self.num_over_cap + other.num_over_cap,
             max(self.largest_leverage, other.largest_leverage),
+            self.num_malformed + other.num_malformed,
         )

@@ -9,7 +9,6 @@ from __future__ import annotations
 import datetime
 import decimal
 import math
-import re
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from typing import Any
@@ -17,10 +16,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dpagg.errors import ConfigError, DataError
 from dpagg.kernels.schema import Numeric, Schema
+from dpagg.kernels.text_cells import each_distinct, number_of
 
 __all__ = ["UNIT_COLUMN", "normalise", "numbers"]
 
@@ -29,11 +28,6 @@ UNIT_COLUMN = "__dpagg_unit"
 _NUMBERS = "a number, or text that holds one"
 _CATEGORIES = "text, a whole number, a boolean or a date"
 _KEYS = "a whole number, text, a date or binary"
-# What Java reads as a number: a trailing f or d, and no underscores, unlike Python.
-_DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?[fFdD]?", re.ASCII)
-_HEXADECIMAL = re.compile(r"[+-]?0[xX]([0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][+-]?\d+[fFdD]?", re.ASCII)
-# What Java and Spark trim: everything up to the space.
-_BLANKS = "".join(map(chr, range(33)))
 
 
 def normalise(
@@ -193,7 +187,7 @@ def _number(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
         return column.cast(pa.float64(), safe=False)
     if pa.types.is_boolean(kind):
         return column.cast(pa.int8()).cast(pa.float64())
-    return _each(column, _parsed, pa.float64()) if _is_text(kind) else None
+    return each_distinct(column, number_of, pa.float64()) if _is_text(kind) else None
 
 
 def _text(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
@@ -201,7 +195,7 @@ def _text(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
     if pa.types.is_null(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind):
         return column.cast(pa.string())
     if pa.types.is_date(kind) or pa.types.is_decimal(kind):
-        return _each(column, _cell_text, pa.string())
+        return each_distinct(column, _cell_text, pa.string())
     return column.cast(pa.string() if pa.types.is_string(kind) else pa.large_string()) if _is_text(kind) else None
 
 
@@ -218,7 +212,7 @@ def _key(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
     if pa.types.is_integer(kind):
         return column.cast(pa.string())
     if pa.types.is_date(kind) or pa.types.is_decimal(kind):
-        return _each(column, _cell_text, pa.string())
+        return each_distinct(column, _cell_text, pa.string())
     return None
 
 
@@ -226,41 +220,13 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
-def _each(column: pa.ChunkedArray, convert: Callable[[Any], Any], kind: pa.DataType) -> pa.ChunkedArray:
-    """Convert each distinct cell once."""
-    if pa.types.is_string_view(column.type):
-        column = column.cast(pa.large_string())
-    distinct = column.combine_chunks().dictionary_encode()
-    if isinstance(distinct, pa.ChunkedArray):
-        distinct = distinct.combine_chunks()
-    values = pa.array([convert(value) for value in distinct.dictionary.to_pylist()], kind)
-    return pa.chunked_array([pc.take(values, distinct.indices)])
-
-
-def _parsed(text: str) -> float | None:
-    """The number that a text holds, None if none; of what is infinite or NaN none comes either."""
-    text = text.strip(_BLANKS)
-    if _DECIMAL.fullmatch(text):
-        return _finite(float(text.rstrip("fFdD")))
-    if _HEXADECIMAL.fullmatch(text):
-        digits, _, power = text.lower().partition("p")
-        try:
-            return _finite(float.fromhex(f"{digits}p{power.rstrip('fd')}"))
-        except OverflowError:
-            return None
-    return None
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
 def _cell_number(cell: Any) -> float | None:
     """A cell of a column of objects as a number."""
     if isinstance(cell, str):
-        return _parsed(cell)
+        return number_of(cell)
     try:
-        return _finite(float(cell))
+        number = float(cell)
+        return number if math.isfinite(number) else None
     except Exception:  # of any kind of cell; none may raise
         return None
 

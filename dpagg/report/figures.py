@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 __all__ = ["burn_down_figure", "curve_figure", "loss_figure"]
 
 # Matplotlib knows no CSS variables: it draws in colours that occur nowhere else, which are then exchanged.
-_COLOURS = {name: f"#00000{place}" for place, name in enumerate(("ink", "muted", "accent", "claim", "line"), start=1)}
-_INK, _MUTED, _ACCENT, _CLAIM, _LINE = _COLOURS.values()
+_NAMES = ("ink", "muted", "accent", "claim", "line", "good", "warn")
+_COLOURS = {name: f"#00000{place}" for place, name in enumerate(_NAMES, start=1)}
+_INK, _MUTED, _ACCENT, _CLAIM, _LINE, _GOOD, _WARN = _COLOURS.values()
 _SIZE = (4.6, 3.1)
 _FONT_SIZE = 11.0
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
@@ -138,6 +139,18 @@ def _short(name: str) -> str:
 
 
 def _drawn(identity: str, title: str, summary: str, draw: Callable[[Axes], None]) -> Markup:
+    def one(figure: Figure) -> None:
+        axes = figure.add_subplot()
+        _plain(figure, axes)
+        draw(axes)
+
+    return drawn_figure(identity, title, summary, _SIZE, one)
+
+
+def drawn_figure(
+    identity: str, title: str, summary: str, size: tuple[float, float], draw: Callable[[Figure], None]
+) -> Markup:
+    """Return what `draw` draws, in the colours of this module, as an element of a page."""
     # Without a home to keep its cache of fonts in it says so, each time. None are needed here.
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     import matplotlib as mpl
@@ -146,24 +159,22 @@ def _drawn(identity: str, title: str, summary: str, draw: Callable[[Axes], None]
     settings: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": identity, "font.family": ["DejaVu Sans"]}
     # Names in other scripts: the reader's browser has the glyphs that Matplotlib misses and warns of.
     with warnings.catch_warnings(action="ignore"), mpl.rc_context(settings):
-        figure = Figure(figsize=_SIZE, layout="constrained")
-        axes = figure.add_subplot()
-        _plain(figure, axes)
-        draw(axes)
+        figure = Figure(figsize=size, layout="constrained")
+        draw(figure)
         stream = io.StringIO()
         figure.savefig(stream, format="svg", transparent=True)
     return _inline(stream.getvalue(), identity, title, summary)
 
 
-def _plain(figure: Figure, axes: Axes) -> None:
+def _plain(figure: Figure, axes: Axes, font_size: float = _FONT_SIZE) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(_MUTED)
-    axes.tick_params(which="both", colors=_MUTED, labelcolor=_INK, labelsize=_FONT_SIZE)
+    axes.tick_params(which="both", colors=_MUTED, labelcolor=_INK, labelsize=font_size)
     axes.grid(which="major", color=_LINE, linewidth=0.6)
     axes.set_axisbelow(True)
     for axis in (axes.xaxis, axes.yaxis):
         axis.label.set_color(_INK)
-        axis.label.set_fontsize(_FONT_SIZE)
+        axis.label.set_fontsize(font_size)
 
 
 def _inline(text: str, identity: str, title: str, summary: str) -> Markup:

@@ -59,7 +59,7 @@ def render_report(
     """
     if certificate is None and model is None:
         raise ValueError("there is nothing to report: give a certificate or a model")
-    template = _environment().get_template("page.html.j2")
+    template = environment().get_template("page.html.j2")
     return template.render(
         generator=Markup(GENERATOR),
         palette=palette,
@@ -79,7 +79,8 @@ def render_report(
 
 
 @functools.cache
-def _environment() -> Environment:
+def environment() -> Environment:
+    """Return what pages are rendered with."""
     environment = Environment(
         loader=PackageLoader("dpagg.report", "templates"),
         autoescape=True,

@@ -24,7 +24,7 @@ from dpagg.runs.calibrated import Calibrated
 from dpagg.runs.charging import Account, ledger_terms
 from dpagg.runs.monitoring import Monitor
 from dpagg.runs.plan import Plan, make_plan
-from dpagg.runs.release_facts import csv_terms, input_terms, refuse_open_window, release_facts
+from dpagg.runs.release_facts import input_terms, refuse_open_window, release_facts, text_terms
 from dpagg.runs.reports import release_page
 from dpagg.runs.sampled import run_sampled
 
@@ -132,7 +132,7 @@ def run_aggregate(
 
     refuse_open_window(config, allow_open_window)
     account = Account.opened(spark, config, monitor)
-    table = read_input(spark, config.input, config.encoding.label.name)
+    table = read_input(spark, config.input, config.encoding.label.name, config.columns)
     return aggregate_table(spark, config, table, insecure_seed=insecure_seed, account=account)
 
 
@@ -292,11 +292,7 @@ def _draw(plan: Plan, config: AggregateConfig, engine: str, secret: Secret, rele
 
 def _require_same_rows(plan: Plan, seen: RowSummary) -> None:
     """Stop if this pass met other rows than the plan was made for: the noise would not fit them."""
-    same = (seen.num_rows, seen.num_missing, seen.num_over_cap) == (
-        plan.summary.num_rows,
-        plan.summary.num_missing,
-        plan.summary.num_over_cap,
-    )
+    same = dataclasses.replace(seen, largest_leverage=0.0) == dataclasses.replace(plan.summary, largest_leverage=0.0)
     # Leverages may differ in the last bits between passes: matrix products depend on the size of a batch.
     if not same or seen.largest_leverage > plan.summary.largest_leverage * (1.0 + 1e-9):
         raise DataError(
@@ -365,7 +361,7 @@ def _certificate(
             f"ASSUMED by the user, not checked: the mean squared residual of the least-squares fit is at least "
             f"{privacy.floor.mean_squared_residual:g} per row, whatever the one label is.",
         )
-    assumptions += [*csv_terms(config), *input_terms(config), *ledger_terms(config)]
+    assumptions += [*text_terms(config), *input_terms(config), *ledger_terms(config)]
     if engine == "plain":
         assumptions = ["None would help: see the statement."]
     unit = "one label" if privacy.unit is None else f"all labels of one {privacy.unit.column}"

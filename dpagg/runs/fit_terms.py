@@ -37,21 +37,22 @@ def fit_terms(config: PrivateFitConfig, failure_probability: float) -> list[str]
             "A row with a missing feature whose rule is drop adds nothing to any sum; a longer row than the declared "
             "bound is scaled down; whether that happened to any row is not told.",
         ]
-        if config.input.format == "csv":
+        if config.input.format in ("csv", "json", "fixed-width"):
             terms.append(
-                "The input is CSV with one well-formed line a row: a cell with an unclosed quote, a line break or an "
-                "unquoted delimiter would change other rows too. Parquet and Delta have no such case."
+                "The input is text (CSV, JSON lines, fixed width), one line a row: a line break in a cell would add "
+                "rows. A line that has not the columns of the table is a row without values. Parquet and Delta have no "
+                "such case."
             )
     else:
         terms = [
             "One label is protected: whoever appears in several rows is protected for each label by itself.",
             "No feature, filter, scale, bound, number of rows or category was derived from labels.",
         ]
-        if config.input.format == "csv":
+        if config.input.format in ("csv", "json", "fixed-width"):
             terms.append(
-                "The input is CSV with a well-formed text of the label in every row: a label cell with an unclosed "
-                "quote, a line break or an unquoted delimiter would shift the cells. Parquet and Delta have no such "
-                "case."
+                "The input is text (CSV, JSON lines, fixed width) with a well-formed text of the label in every row: a "
+                "label cell with an unclosed quote, a line break or an unquoted delimiter would shift the cells. "
+                "Parquet and Delta have no such case."
             )
     terms.append(
         "Labels are clipped to the declared bounds before use, and a missing or bad label becomes the declared "

@@ -12,6 +12,7 @@ from dpagg.accounting.paper_bounds import sheffet_num_bags, weighted_flag_num_ba
 from dpagg.config import AggregateConfig, AssumedFloorConfig
 from dpagg.errors import DataError
 from dpagg.kernels.leverage import Subspace, subspace
+from dpagg.kernels.row_keys import refuse_malformed
 from dpagg.kernels.rows import RowRule, RowSummary
 from dpagg.regression.planning import relative_excess_loss
 from dpagg.runs.calibrated import Calibrated, calibrated
@@ -59,10 +60,12 @@ class Plan:
     @property
     def rows_left_out(self) -> dict[str, int]:
         """How many rows take no part, by reason: functions of features, keys and units alone."""
+        malformed = self.table.num_malformed + self.summary.num_malformed
         return {
             "missing_feature": self.summary.num_missing,
             "over_leverage_cap": self.summary.num_over_cap,
             "over_unit_limit": self.num_over_limit,
+            **({"malformed_line": malformed} if malformed else {}),
         }
 
     @property
@@ -102,13 +105,12 @@ def make_plan(spark: SparkSession, config: AggregateConfig, table: InputTable | 
         If delta is too large for the number of rows, or the number of bags too large for an assumed floor.
     """
     from dpagg.spark.joining import read_input
-    from dpagg.spark.rows import SparkRows
+    from dpagg.spark.line_rows import rows_of
 
-    table = table if table is not None else read_input(spark, config.input, config.encoding.label.name)
+    table = table if table is not None else read_input(spark, config.input, config.encoding.label.name, config.columns)
     table.refuse_partitions_by(config.encoding.label.name)
     unit = config.privacy.unit
-    owner = None if unit is None else unit.column
-    rows = SparkRows.of(table.df, config.encoding, config.input.row_id, owner, table.files)
+    rows = rows_of(table, config.encoding, config.input.row_id, None if unit is None else unit.column)
     return plan_release(config, table, rows)
 
 
@@ -122,6 +124,7 @@ def plan_release(config: AggregateConfig, table: Source, rows: Rows) -> Plan:
         rows, num_over_limit = rows.limited(unit.max_rows)
 
     everything = rows.feature_pass(RowRule(schema))
+    refuse_malformed(everything.summary.num_malformed, config.input.malformed)
     num_rows = everything.summary.num_rows
     _require_rows(num_rows, len(schema.columns), everything.summary.num_missing)
     selection = subspace(everything.factor.canonical())

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PredictResult", "run_predict"]
 
-_FORMATS = ("parquet", "delta", "csv")
+_FORMATS = ("parquet", "delta", "csv", "json")
 _OUT_FORMATS = ("delta", "parquet")
 
 
@@ -81,7 +81,7 @@ def run_predict(
     table, out : str
         Paths of the input and of the new table.
     table_format : str, optional
-        ``parquet``, ``delta`` or ``csv`` (with a header); seen from the path by default.
+        ``parquet``, ``delta``, ``csv`` (with a header) or ``json`` (lines); seen from the path by default.
     out_format : str
         ``delta`` or ``parquet``.
     row_id : str, optional
@@ -117,7 +117,8 @@ def run_predict(
         source = InputConfig(path=table, format=cast(Any, table_format or stored_format(spark, table)), row_id=row_id)
     except ValidationError:
         raise ConfigError(f"{table!r} is given, expected a path", path="INPUT") from None
-    read = read_input(spark, source)
+    names = [*([] if row_id is None else [row_id]), *(feature.name for feature in model.schema.features)]
+    read = read_input(spark, source, declared=names).settled()
     rows = normalise(read.df, model.schema, row_id, with_label=False)
     predict = model.network if isinstance(model, NetworkModel) else model.predict
     found = predictions(rows, model.schema, predict, row_id=row_id, column=column)

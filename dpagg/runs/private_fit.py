@@ -121,7 +121,9 @@ def run_private_fit(
     target = local_path(config.output.path)
     refuse_open_window(config, allow_open_window)
     account = Account.opened(spark, config, monitor)
-    table = read_input(spark, config.input, config.encoding.label.name)
+    # Where all values of a row are protected, none may decide an error: a malformed line is a row without values.
+    masked = config.privacy.adjacency == "zero_out_one_row"
+    table = read_input(spark, config.input, config.encoding.label.name, config.columns, masked=masked)
     release_id = _release_id(config, table, str(target.absolute()), insecure_seed)
     account.name(release_id)
     earlier = earlier_model(target)
@@ -168,6 +170,7 @@ def fit_input(
     if config.privacy.adjacency == "zero_out_one_row":
         for feature in schema.features:
             table.refuse_partitions_by(feature.name, "feature")
+    table = table.settled(masked=config.privacy.adjacency == "zero_out_one_row")
     rows = normalise(table.df, schema)
     rule, block = BoundedRows(schema, config.mechanism.row_bound), config.performance.rows_per_block
     charged = None

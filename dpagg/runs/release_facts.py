@@ -40,15 +40,24 @@ def input_terms(config: AggregateConfig | PrivateFitConfig) -> list[str]:
     return terms
 
 
-def csv_terms(config: AggregateConfig) -> list[str]:
-    """Return what a reviewer has to accept about an input that is CSV."""
-    tables = config.input.tables or {}
-    if config.input.format != "csv" and all(table.format != "csv" for table in tables.values()):
+_TEXT = {"csv": "CSV", "json": "JSON lines", "fixed-width": "text of fixed width"}
+
+
+def text_terms(config: AggregateConfig) -> list[str]:
+    """Return what a reviewer has to accept about an input that is text."""
+    stored = {config.input.format, *(table.format for table in (config.input.tables or {}).values())}
+    kinds = [name for kind, name in _TEXT.items() if kind in stored]
+    if not kinds:
         return []
+    counted = (
+        " Lines that have not the columns of the table were left out and counted."
+        if config.input.malformed == "drop"
+        else ""
+    )
     return [
-        "The input is CSV with a well-formed text of the label in every row: a label cell with an unclosed quote, a "
-        "line break or an unquoted delimiter would shift the cells, and so the number of rows. Parquet and Delta "
-        "have no such case."
+        f"The input is {' and '.join(kinds)} with a well-formed text of the label in every row: a label cell with an "
+        "unclosed quote, a line break, an unquoted delimiter or too many characters would shift the cells, and so the "
+        f"number of rows.{counted} Parquet and Delta have no such case."
     ]
 
 

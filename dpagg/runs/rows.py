@@ -19,6 +19,10 @@ class Source(Protocol):
     def version(self) -> dict[str, Any]:
         """What identifies it in public, as JSON values; no function of a protected value."""
 
+    @property
+    def num_malformed(self) -> int:
+        """How many lines of text were left out when it was opened, for not having its columns."""
+
     def recheck(self) -> None:
         """Raise a `DataError` if it is no longer what it was."""
 

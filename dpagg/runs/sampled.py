@@ -19,7 +19,7 @@ from dpagg.kernels.streams import Secret
 from dpagg.regression.planning import relative_excess_loss
 from dpagg.runs.bag_events import flag_event, least_flag_bag, least_noisy_bag, noisy_event
 from dpagg.runs.charging import Account, ledger_terms
-from dpagg.runs.release_facts import csv_terms, input_terms, release_facts
+from dpagg.runs.release_facts import input_terms, release_facts, text_terms
 from dpagg.runs.reports import release_page
 from dpagg.runs.rows import Bags, Rows, Source
 
@@ -95,6 +95,7 @@ class SampledPlan:
             "over_leverage_cap": self.bags_left_out * self.layout.bag_size,
             "over_unit_limit": 0,
             "outside_bags": self.summary.num_rows - self.layout.num_bags * self.layout.bag_size,
+            **({"malformed_line": self.table.num_malformed} if self.table.num_malformed else {}),
         }
 
 
@@ -124,11 +125,11 @@ def make_sampled_plan(
         If delta is too large for the number of rows, or what was asked for does not meet the guarantee.
     """
     from dpagg.spark.joining import read_input
-    from dpagg.spark.rows import SparkRows
+    from dpagg.spark.line_rows import rows_of
 
-    table = table if table is not None else read_input(spark, config.input, config.encoding.label.name)
+    table = table if table is not None else read_input(spark, config.input, config.encoding.label.name, config.columns)
     table.refuse_partitions_by(config.encoding.label.name)
-    rows = SparkRows.of(table.df, config.encoding, config.input.row_id)
+    rows = rows_of(table, config.encoding, config.input.row_id)
     return plan_bags(config, table, rows, secret=secret, release_id=release_id, with_labels=with_labels)
 
 
@@ -319,7 +320,7 @@ def sampled_certificate(plan: SampledPlan, config: AggregateConfig) -> dict[str,
         epsilon=privacy.epsilon,
         delta=privacy.delta,
         is_private=secret.is_private,
-        assumptions=[*terms, *csv_terms(config), *input_terms(config), *ledger_terms(config)],
+        assumptions=[*terms, *text_terms(config), *input_terms(config), *ledger_terms(config)],
         public=public,
         facts=facts | release_facts(config, plan.table, secret, plan.ranking.release_id),
     )

@@ -27,7 +27,7 @@ from dpagg.kernels.encoding import encode_features
 from dpagg.kernels.rows import Block
 from dpagg.kernels.schema import Numeric, Schema
 from dpagg.spark.engines import map_in_arrow, spark_faults, tree_merge
-from dpagg.spark.reading import quoted
+from dpagg.spark.names import quoted
 
 _KEY, _KNOWN, _PLACED, _TASK = "__dpagg_key", "__dpagg_known", "__dpagg_placed", "__dpagg_task"
 _PLACE = "tasks array<int>, rank bigint, tie bigint"

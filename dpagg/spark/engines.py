@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import pickle
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol, Self, TypeVar, cast
+from typing import Any, Protocol, Self, TypeAlias, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -33,8 +33,9 @@ from dpagg.kernels.passes import (
 )
 from dpagg.kernels.rows import RowRule, RowSummary
 from dpagg.kernels.streams import Secret
+from dpagg.spark.names import quoted
 from dpagg.spark.plain_files import Piece, PlainTable, largest_task, read_pieces
-from dpagg.spark.reading import UNIT_COLUMN, quoted
+from dpagg.spark.reading import UNIT_COLUMN
 
 # Above this size the sums of one task would crowd out the task itself; the factor engine has no such term.
 _LARGEST_SUMS_BYTES = 1 << 30
@@ -49,24 +50,28 @@ class _Mergeable(Protocol):
     def merge(self, other: Self, /) -> Self: ...
 
 
+# From batches as they are stored to batches of the declared columns.
+Cut: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
 M = TypeVar("M", bound=_Mergeable)
 S = TypeVar("S")
 T = TypeVar("T")
 U = TypeVar("U")
 
 
-def feature_pass(df: DataFrame, rule: RowRule, plain: PlainTable | None = None) -> FactorPass:
+def feature_pass(df: DataFrame, rule: RowRule, plain: PlainTable | None = None, cut: Cut = iter) -> FactorPass:
     """Return the factor of X (width r) and a summary; no label is read.
 
-    `plain` is the same table, where tasks may read its files without Spark's reader.
+    `plain` is the same table, where tasks may read its files without Spark's reader; `cut` makes columns of what is
+    stored.
     """
     width = rule.num_coordinates
-    return tree_merge(df, lambda batches: add_features(batches, rule), _SUMMARY_BYTES + 8 * width**2, plain)
+    return tree_merge(df, lambda batches: add_features(cut(batches), rule), _SUMMARY_BYTES + 8 * width**2, plain)
 
 
-def summary_pass(df: DataFrame, rule: RowRule, plain: PlainTable | None = None) -> RowSummary:
+def summary_pass(df: DataFrame, rule: RowRule, plain: PlainTable | None = None, cut: Cut = iter) -> RowSummary:
     """Return counts and the largest leverage of the rows that take part; no label is read."""
-    return tree_merge(df, lambda batches: add_summary(batches, rule), _SUMMARY_BYTES, plain)
+    return tree_merge(df, lambda batches: add_summary(cut(batches), rule), _SUMMARY_BYTES, plain)
 
 
 def unit_pass(df: DataFrame, rule: RowRule) -> float:
@@ -86,10 +91,10 @@ def unit_pass(df: DataFrame, rule: RowRule) -> float:
     return 0.0 if largest is None or largest[0] is None else float(largest[0]) * (1.0 + 1e-12)
 
 
-def labelled_pass(df: DataFrame, rule: RowRule, plain: PlainTable | None = None) -> MomentsPass:
+def labelled_pass(df: DataFrame, rule: RowRule, plain: PlainTable | None = None, cut: Cut = iter) -> MomentsPass:
     """Return what the factor engine needs of the labels. It isn't private: keep it in memory."""
     rank = rule.num_coordinates
-    return tree_merge(df, lambda batches: add_labelled(batches, rule), _SUMMARY_BYTES + 8 * rank, plain)
+    return tree_merge(df, lambda batches: add_labelled(cut(batches), rule), _SUMMARY_BYTES + 8 * rank, plain)
 
 
 def weighted_sums_pass(

@@ -15,8 +15,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from dpagg.errors import ConfigError, DataError
+from dpagg.spark.catalogue import stored_table
 from dpagg.spark.engines import spark_faults
-from dpagg.spark.reading import InputTable, TableFormat, TableSource, gives_the_same_rows, quoted, read_table
+from dpagg.spark.names import quoted
+from dpagg.spark.reading import InputTable, TableSource, gives_the_same_rows, read_table
 
 _ANSI = "spark.sql.ansi.enabled"
 _KEY = "__dpagg_key"
@@ -26,8 +28,12 @@ class NamedTable(Protocol):
     """One table of a join."""
 
     @property
-    def path(self) -> str:
-        """Path or URI."""
+    def path(self) -> str | None:
+        """Path or URI; None for a table of the catalogue."""
+
+    @property
+    def table(self) -> str | None:
+        """Name in the catalogue."""
 
     @property
     def format(self) -> str | None:
@@ -42,12 +48,52 @@ class NamedTable(Protocol):
         """Whether its rows are label data."""
 
 
-class InputSource(TableFormat, Protocol):
+class InputSource(Protocol):
     """The ``input`` section of a configuration."""
 
     @property
     def path(self) -> str | None:
         """Of one table."""
+
+    @property
+    def table(self) -> str | None:
+        """Of one table of the catalogue, its name."""
+
+    @property
+    def format(self) -> str | None:
+        """How tables at paths are stored."""
+
+    @property
+    def version(self) -> int | None:
+        """Version of a Delta table; None is the latest."""
+
+    @property
+    def header(self) -> bool:
+        """As `dpagg.spark.text_tables.TextSource`, and so are the next six."""
+
+    @property
+    def delimiter(self) -> str:
+        """Of a CSV."""
+
+    @property
+    def quote(self) -> str:
+        """Of a CSV."""
+
+    @property
+    def column_names(self) -> Sequence[str] | None:
+        """Of a CSV without a header."""
+
+    @property
+    def codebook(self) -> str | None:
+        """Of a fixed-width file."""
+
+    @property
+    def null_values(self) -> Sequence[str]:
+        """Of text."""
+
+    @property
+    def malformed(self) -> str:
+        """Of text: ``refuse`` or ``drop``."""
 
     @property
     def row_id(self) -> str | None:
@@ -69,10 +115,21 @@ class _Table:
     version: int | None
     header: bool
     delimiter: str
-    column_names: Sequence[str] | None = None
+    quote: str
+    column_names: Sequence[str] | None
+    codebook: str | None
+    null_values: Sequence[str]
+    malformed: str
 
 
-def read_input(spark: SparkSession, source: InputSource, label: str | None = None) -> InputTable:
+def read_input(
+    spark: SparkSession,
+    source: InputSource,
+    label: str | None = None,
+    declared: Sequence[str] = (),
+    *,
+    masked: bool = False,
+) -> InputTable:
     """Open the input and pin its version.
 
     Where tables of a query are declared to hold labels, rows and features are what the query gives when those tables
@@ -88,6 +145,11 @@ def read_input(spark: SparkSession, source: InputSource, label: str | None = Non
         Which.
     label : str, optional
         Name of the label; needed where a table holds labels.
+    declared : sequence of str
+        Columns that will be asked for: JSON lines have no others.
+    masked : bool
+        Whether malformed lines of joined tables become rows without values, as those of tables with labels do in any
+        case; else they are refused or left out.
 
     Raises
     ------
@@ -99,11 +161,11 @@ def read_input(spark: SparkSession, source: InputSource, label: str | None = Non
         If Spark itself failed.
     """
     names = {} if source.tables is None else dict(source.tables)
-    if source.path is not None:
-        return read_table(spark, _one(source, source.path, source.format, source.version))
+    if source.tables is None:
+        return read_table(spark, _one(spark, source, source), declared=declared, label=label)
     opened = {
-        name: read_table(
-            spark, _one(source, table.path, table.format or source.format, table.version), may_be_empty=table.labels
+        name: read_table(spark, _one(spark, source, table), may_be_empty=table.labels).settled(
+            masked=masked or table.labels
         )
         for name, table in names.items()
     }
@@ -168,8 +230,26 @@ def _labelled(bare: DataFrame, full: DataFrame, row_id: str, label: str) -> Data
         raise _unfit(error) from None
 
 
-def _one(source: InputSource, path: str, table_format: str, version: int | None) -> TableSource:
-    return _Table(path, table_format, version, source.header, source.delimiter, source.column_names)
+def _one(spark: SparkSession, source: InputSource, table: InputSource | NamedTable) -> TableSource:
+    """One table of the input, or the only one."""
+    path, stored_as = table.path, table.format or source.format
+    if table.table is not None:
+        found = stored_table(spark, table.table)
+        path, stored_as = found.path, found.format
+    if path is None or stored_as is None:
+        raise ValueError("a table has a path and a format, or is one of the catalogue")
+    return _Table(
+        path=path,
+        format=stored_as,
+        version=table.version,
+        header=source.header,
+        delimiter=source.delimiter,
+        quote=source.quote,
+        column_names=source.column_names,
+        codebook=source.codebook,
+        null_values=source.null_values,
+        malformed=source.malformed,
+    )
 
 
 def _joined_version(

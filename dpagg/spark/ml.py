@@ -25,7 +25,7 @@ from dpagg.interfaces.results import Fit
 from dpagg.interfaces.tables import is_spark
 from dpagg.regression.model import LinearModel
 from dpagg.spark.engines import spark_faults
-from dpagg.spark.reading import quoted
+from dpagg.spark.names import quoted
 
 __all__ = ["HessianMixingRegression", "HessianMixingRegressionModel"]
 

@@ -25,7 +25,7 @@ from dpagg.spark.files import (
     remove_abandoned,
     staging_path,
 )
-from dpagg.spark.reading import quoted
+from dpagg.spark.names import quoted
 
 __all__ = ["exists", "predictions", "stored_format", "write_new"]
 
@@ -82,7 +82,10 @@ def stored_format(spark: SparkSession, path: str) -> str:
     with suppress(Py4JError):
         if file_system(spark, path).exists(hadoop_path(spark, f"{path.rstrip('/')}/_delta_log")):
             return "delta"
-    return "csv" if name.endswith((".csv", ".csv.gz", ".csv.bz2")) else "parquet"
+    for ending, found in (("csv", "csv"), ("json", "json"), ("jsonl", "json")):
+        if name.endswith((f".{ending}", f".{ending}.gz", f".{ending}.bz2")):
+            return found
+    return "parquet"
 
 
 def exists(spark: SparkSession, path: str) -> bool:

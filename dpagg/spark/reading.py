@@ -6,6 +6,7 @@ cast here is a ``try_cast`` to null, and no text of a Spark exception reaches a 
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import re
@@ -24,9 +25,13 @@ from pyspark.sql import types as T
 
 from dpagg.errors import DataError, DpaggError, EnvironmentFault
 from dpagg.kernels.encoding import Numeric, Schema
-from dpagg.kernels.row_keys import refuse_faulty_key, refuse_unowned
-from dpagg.spark.files import qualified
+from dpagg.kernels.lines import LineFormat
+from dpagg.kernels.row_keys import refuse_faulty_key, refuse_malformed, refuse_unowned
+from dpagg.kernels.rows import MALFORMED
+from dpagg.spark.files import qualified, read_text
+from dpagg.spark.names import quoted
 from dpagg.spark.plain_files import PlainFiles, plain_files
+from dpagg.spark.text_tables import TEXT_FORMATS, TextSource, text_lines, text_table
 
 # Conditions and classes by which Spark says that stored data, not the cluster, is at fault.
 _BAD_FILE = (
@@ -45,36 +50,16 @@ UNIT_COLUMN = "__dpagg_unit"
 _KEYS = (T.IntegralType, T.StringType, T.DateType, T.TimestampType, T.DecimalType, T.BinaryType)
 
 
-class TableFormat(Protocol):
-    """How a table is stored."""
-
-    @property
-    def format(self) -> str:
-        """One of ``parquet``, ``delta``, ``csv``."""
+class TableSource(TextSource, Protocol):
+    """Which table to read: the ``input`` section of a configuration."""
 
     @property
     def version(self) -> int | None:
         """Version of a Delta table; None is the latest."""
 
     @property
-    def header(self) -> bool:
-        """Whether each CSV file begins with the names of its columns."""
-
-    @property
-    def delimiter(self) -> str:
-        """Delimiter of a CSV file."""
-
-    @property
-    def column_names(self) -> Sequence[str] | None:
-        """Names for a CSV without a header; None names them c0, c1, ..."""
-
-
-class TableSource(TableFormat, Protocol):
-    """Which table to read: the ``input`` section of a configuration."""
-
-    @property
-    def path(self) -> str:
-        """Path or URI, as Spark takes it."""
+    def malformed(self) -> str:
+        """What becomes of malformed lines: ``refuse`` or ``drop``."""
 
 
 @dataclass(frozen=True)
@@ -84,18 +69,57 @@ class InputTable:
     Attributes
     ----------
     df : DataFrame
-        Its rows, as stored; a CSV's cells are all text.
+        Its rows, as stored. Of files of text all cells are text, and the column `MALFORMED` marks rows whose line is
+        malformed: take them by `settled`, or leave them out and count them.
     pinned : dict
         JSON values that tell whether anything changed; not for publication, since the size of a file depends on
         the labels in it.
     files : PlainFiles or None
         Those of `df`, where passes may read them without Spark's reader.
+    malformed : str
+        What becomes of malformed lines: ``refuse`` or ``drop``.
+    lines : tuple or None
+        The bare lines and how they are cut, where that is simple (`dpagg.kernels.lines`).
+    num_malformed : int
+        Lines that were left out.
     """
 
     df: DataFrame
     pinned: dict[str, Any] = field(repr=False)
     _now: Callable[[], dict[str, Any]] = field(repr=False)
     files: PlainFiles | None = field(default=None, repr=False)
+    malformed: str = "refuse"
+    lines: tuple[DataFrame, LineFormat] | None = None
+    num_malformed: int = 0
+
+    def settled(self, *, masked: bool = False) -> InputTable:
+        """Return the table without marks: malformed lines refused or left out, which is a pass to count them.
+
+        Parameters
+        ----------
+        masked : bool
+            Keep them, with all cells missing: where the values of a row may decide neither an error nor a count.
+
+        Raises
+        ------
+        DataError
+            If there are any, and they are to be refused.
+        """
+        if MALFORMED not in self.df.columns:
+            return self
+        names = [name for name in self.df.columns if name != MALFORMED]
+        mark = F.col(MALFORMED)
+        if masked:
+            cells = [F.when(~mark, F.col(quoted(name))).alias(name) for name in names]
+            return dataclasses.replace(self, df=self.df.select(*cells), lines=None)
+        with _reading(None, "while lines were checked"):
+            # Spark does not count its own mark alone: hence the first column.
+            found = self.df.agg(F.sum(mark.cast("long")), F.count(F.col(quoted(names[0])))).first()
+        count = 0 if found is None else int(found[0] or 0)
+        refuse_malformed(count, self.malformed)
+        # Where all lines are whole, Spark need not look at the cells that nobody asks for.
+        df = self.df.filter(~mark) if count else self.df
+        return dataclasses.replace(self, df=df.drop(MALFORMED), lines=None, num_malformed=count)
 
     @property
     def version(self) -> dict[str, Any]:
@@ -140,7 +164,14 @@ class InputTable:
             )
 
 
-def read_table(spark: SparkSession, source: TableSource, *, may_be_empty: bool = False) -> InputTable:
+def read_table(
+    spark: SparkSession,
+    source: TableSource,
+    *,
+    may_be_empty: bool = False,
+    declared: Sequence[str] = (),
+    label: str | None = None,
+) -> InputTable:
     """Open a table and pin its version.
 
     Parameters
@@ -151,6 +182,10 @@ def read_table(spark: SparkSession, source: TableSource, *, may_be_empty: bool =
         Which table.
     may_be_empty : bool
         Whether it is no error if there is no row: whether there are any is not public where rows are labels.
+    declared : sequence of str
+        Columns that will be asked for: JSON lines have no others.
+    label : str, optional
+        Which of them is the label.
 
     Returns
     -------
@@ -164,6 +199,7 @@ def read_table(spark: SparkSession, source: TableSource, *, may_be_empty: bool =
     EnvironmentFault
         If Spark itself failed.
     """
+    lines = None
     with _reading(source):
         _check_format(spark, source)
         if source.format == "delta":
@@ -174,7 +210,11 @@ def read_table(spark: SparkSession, source: TableSource, *, may_be_empty: bool =
         else:
             # The listing comes first: whatever changes after it shows in a recheck.
             version = _listing_version(spark, source)
-            df = _csv(spark, source) if source.format == "csv" else spark.read.parquet(source.path)
+            if source.format in TEXT_FORMATS:
+                df = text_table(spark, source, declared, label, version["partition_columns"])
+                lines = None if version["partition_columns"] else text_lines(spark, source)
+            else:
+                df = spark.read.parquet(source.path)
             now = _Later(spark, source, None)
         if source.format == "csv" and source.header and version["num_files"] > 1:
             # Only a pass over all columns compares the header of each file.
@@ -182,7 +222,7 @@ def read_table(spark: SparkSession, source: TableSource, *, may_be_empty: bool =
         if not may_be_empty and df.isEmpty():
             raise DataError("the table has no rows", path="input.path")
         files = plain_files(df) if source.format == "parquet" else None
-    return InputTable(df, version, now, files)
+    return InputTable(df, version, now, files, source.malformed, lines)
 
 
 # Which rows these nodes take depends on which task ends first.
@@ -223,7 +263,8 @@ def normalise(
     Returns
     -------
     DataFrame
-        The row key and the unit if there are any, the features in order, the label, under their declared names.
+        The row key and the unit if there are any, the features in order, the label, under their declared names; and
+        the mark of malformed lines, if there is one.
 
     Raises
     ------
@@ -251,14 +292,15 @@ def normalise(
     if with_label:
         label = found.column(schema.label.name, _NUMBERS, "a number, or text that holds one", "schema.label")
         selected.append(f"try_cast({label} AS DOUBLE) AS {quoted(schema.label.name)}")
+    if MALFORMED in df.columns:
+        selected.append(MALFORMED)
     return df.selectExpr(*selected)
 
 
 def only_features(df: DataFrame, schema: Schema) -> DataFrame:
     """Return the feature columns of a normalised table: labels cannot be read from it."""
     kept = [F.col(quoted(feature.name)) for feature in schema.features]
-    if UNIT_COLUMN in df.columns:
-        kept.append(F.col(UNIT_COLUMN))
+    kept += [F.col(name) for name in (UNIT_COLUMN, MALFORMED) if name in df.columns]
     # A table without columns would lose its rows on the way to Python.
     return df.select(*kept, F.lit(1).alias("__dpagg_row"))
 
@@ -366,13 +408,14 @@ def _listing_version(spark: SparkSession, source: TableSource) -> dict[str, Any]
     listing = _files(spark, source)
     if not listing:
         raise DataError(f"{source.path!r} holds no data", path="input.path")
-    if source.format == "csv" and any(path.endswith(".parquet") for path, _, _ in listing):
+    if source.format in TEXT_FORMATS and any(path.endswith(".parquet") for path, _, _ in listing):
         raise DataError(
             f"{source.path!r} holds parquet files", path="input.format", remedy="Set input.format: parquet."
         )
     folders = {part.partition("=")[0].lower() for path, _, _ in listing for part in path.split("/")[:-1] if "=" in part}
     return {
         "format": source.format,
+        **_codebook_version(spark, source),
         "num_files": len(listing),
         "partition_columns": sorted(folders),
         "listing_sha256": _digest([[path, modified] for path, _, modified in listing]),
@@ -380,34 +423,22 @@ def _listing_version(spark: SparkSession, source: TableSource) -> dict[str, Any]
     }
 
 
+def _codebook_version(spark: SparkSession, source: TableSource) -> dict[str, str]:
+    """What identifies the codebook of a fixed-width file: another one makes other columns of the same lines."""
+    if source.format != "fixed-width":
+        return {}
+    text = read_text(spark, source.codebook or "")
+    if text is None:
+        raise DataError(
+            f"there is no readable codebook at {source.codebook!r}",
+            path="input.codebook",
+            remedy="Give the DDI codebook (XML) that came with the file.",
+        )
+    return {"codebook_sha256": hashlib.sha256(text.encode()).hexdigest()}
+
+
 def _digest(listing: Sequence[Sequence[object]]) -> str:
     return hashlib.sha256(json.dumps(listing, separators=(",", ":")).encode()).hexdigest()
-
-
-def _csv(spark: SparkSession, source: TableSource) -> DataFrame:
-    reader = (
-        spark.read.option("header", source.header)
-        .option("sep", source.delimiter)
-        .option("inferSchema", False)
-        .option("mode", "PERMISSIVE")
-        # Otherwise a file whose columns stand in another order is read under the first one's names.
-        .option("enforceSchema", False)
-    )
-    df = reader.csv(source.path)
-    if source.header:
-        return df
-    names = source.column_names
-    if names is None:
-        return df.toDF(*[f"c{position}" for position in range(len(df.columns))])
-    if len(names) < len(df.columns):
-        raise DataError(
-            f"{len(names)} names are given for a table of {len(df.columns)} columns",
-            path="input.column_names",
-            remedy="Name every column, or leave the names out: then they are c0, c1, ...",
-        )
-    # With declared names the first row may be a short one without deciding how many columns there are.
-    cells = T.StructType([T.StructField(name, T.StringType()) for name in names])
-    return reader.schema(cells).csv(source.path)
 
 
 class _Columns:
@@ -445,29 +476,24 @@ class _Columns:
         return quoted(found[0].name)
 
 
-def quoted(name: str) -> str:
-    """Return a name as Spark SQL takes it, whatever is in it."""
-    return f"`{name.replace('`', '``')}`"
-
-
 @contextmanager
-def _reading(source: TableSource | None) -> Iterator[None]:
+def _reading(source: TableSource | None, when: str = "while the row key was checked") -> Iterator[None]:
     try:
         yield
     except DpaggError:
         raise
     except (PySparkException, Py4JError) as error:
-        raise _fault(error, source) from None
+        raise _fault(error, source, when) from None
 
 
-def _fault(error: PySparkException | Py4JError, source: TableSource | None) -> DpaggError:
+def _fault(error: PySparkException | Py4JError, source: TableSource | None, when: str) -> DpaggError:
     causes = _causes(error)
     said = next((cause for cause in causes if cause.startswith(_BAD_FILE)), causes[0])
     is_stored = isinstance(error, AnalysisException) or said.startswith(_BAD_FILE)
     if source is None:
         if is_stored:
             return DataError(f"stored rows cannot be read ({said})", path="input.path")
-        return EnvironmentFault(f"Spark failed while the row key was checked ({said})")
+        return EnvironmentFault(f"Spark failed {when} ({said})")
     if said == "PATH_NOT_FOUND":
         return DataError(f"{source.path!r} does not exist", path="input.path")
     if is_stored:

@@ -9,12 +9,13 @@ from pyspark.sql import DataFrame
 
 from dpagg.kernels.bags import BagLayout, NoisyLabels, Ranking, RankPass
 from dpagg.kernels.passes import FactorPass, MomentsPass, SumsPass
-from dpagg.kernels.rows import RowRule, RowSummary
+from dpagg.kernels.rows import MALFORMED, RowRule, RowSummary
 from dpagg.kernels.schema import Schema
 from dpagg.kernels.streams import Secret
 from dpagg.spark import bagging, engines
+from dpagg.spark.names import quoted
 from dpagg.spark.plain_files import PlainFiles, PlainTable
-from dpagg.spark.reading import check_row_key, limit_rows, normalise, only_features, quoted
+from dpagg.spark.reading import check_row_key, limit_rows, normalise, only_features
 
 __all__ = ["SparkRows"]
 
@@ -113,8 +114,10 @@ class SparkRows:
 
     def labelled_pass(self, rule: RowRule) -> MomentsPass:
         """Return what the factor engine needs of the labels."""
-        declared = (*self.schema.features, self.schema.label)
-        return engines.labelled_pass(self.df.select(*(quoted(each.name) for each in declared)), rule, self.plain)
+        names = [quoted(each.name) for each in (*self.schema.features, self.schema.label)]
+        # Which lines are malformed, too: their rows take part in no pass.
+        names += [name for name in self.df.columns if name == MALFORMED]
+        return engines.labelled_pass(self.df.select(*names), rule, self.plain)
 
     def weighted_sums_pass(
         self, rule: RowRule, *, num_bags: int, num_partitions: int | None, secret: Secret, release_id: str

@@ -20,16 +20,21 @@ def source(spark, tmp_path):
     pd.DataFrame({"key": [1, 2, 3], "price": [5.0, 6.0, 7.0]}).to_parquet(tmp_path / "imp.parquet")
     conversions = spark.createDataFrame([(1, "10"), (1, "5"), (3, "secret-cell")], "key long, sale string")
     conversions.write.format("delta").save(str(tmp_path / "conv"))
-    table = SimpleNamespace(path=str(tmp_path / "conv"), format="delta", version=None, labels=False)
-    imp = SimpleNamespace(path=str(tmp_path / "imp.parquet"), format=None, version=None, labels=False)
+    table = SimpleNamespace(path=str(tmp_path / "conv"), table=None, format="delta", version=None, labels=False)
+    imp = SimpleNamespace(path=str(tmp_path / "imp.parquet"), table=None, format=None, version=None, labels=False)
     tables = {"imp": imp, "conv": table}
     return SimpleNamespace(
         path=None,
+        table=None,
         format="parquet",
         version=None,
         header=True,
         delimiter=",",
+        quote='"',
         column_names=None,
+        codebook=None,
+        null_values=(),
+        malformed="refuse",
         row_id="key",
         tables=tables,
         sql=QUERY,

@@ -191,7 +191,12 @@ def test_the_documented_configuration(tmp_path: Path) -> None:
         (["schema", "label", "name"], "price", "schema.label.name", "as well as the label"),
         (["input", "row_id"], "Sale_Amount", "input.row_id", "is the label too"),
         (["input", "row_id"], "shop", "input.row_id", "is a feature too"),
-        (["input", "format"], "orc", "input.format", "'orc' is given, expected 'parquet', 'delta' or 'csv'"),
+        (
+            ["input", "format"],
+            "orc",
+            "input.format",
+            "'orc' is given, expected 'parquet', 'delta', 'csv', 'json' or 'fixed-width'",
+        ),
         (["input", "header"], False, "input.header", "this is for csv"),
         (["input", "version"], 3, "input.version", "only a Delta table"),
         (["input", "sql"], "SELECT 1", "input.sql", "belong together"),
