@@ -21,9 +21,13 @@ class TableConfig(Model):
     """
 
     path: Text
+    """Where the table is."""
     format: Format | None = None
+    """parquet, delta or csv; by default that of the input."""
     version: Version = None
+    """Version of a Delta table; the newest by default."""
     labels: bool = False
+    """Whether its rows come about with a label (conversions): it then decides labels and nothing else."""
 
 
 def _a_table(given: Any) -> Any:
@@ -38,8 +42,11 @@ class WindowConfig(Model):
     """
 
     event_date: Text
+    """Day of the rows, such as 2026-11-28."""
     days: Annotated[int, BeforeValidator(a_number), Field(ge=0)]
+    """Days after it on which labels may still arrive."""
     as_of: Text | None = None
+    """Day to judge by; today (UTC) by default."""
 
     @model_validator(mode="after")
     def _are_dates(self) -> Self:
@@ -67,15 +74,25 @@ class InputConfig(Model):
     """The table to read, or tables and the query that joins them; and the column that identifies its rows."""
 
     path: Text | None = None
+    """Where the table is: a file or a folder."""
     format: Format
+    """How it is stored: parquet, delta or csv."""
     tables: dict[Name, Annotated[TableConfig, BeforeValidator(_a_table)]] | None = None
+    """Names and paths of tables to join, instead of path."""
     sql: Text | None = None
+    """Spark SQL over these tables whose result is the input."""
     row_id: Text | None = None
+    """Column that identifies a row, unique and not null; needed for bags, users and the engine rows."""
     version: Version = None
+    """Version of a Delta table; the newest by default."""
     header: bool = True
+    """CSV: whether the first line names the columns."""
     delimiter: Annotated[str, StringConstraints(min_length=1, max_length=8)] = ","
+    """CSV: what stands between cells."""
     column_names: tuple[Text, ...] | None = None
+    """CSV without a header: names of the columns, in order."""
     attribution_window: WindowConfig | None = None
+    """Until when labels may arrive; a release before that is refused."""
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
