@@ -98,11 +98,12 @@ class Reader:
     """Somebody who goes through documents and does what they say, in the current directory.
 
     ``in_shell``: every command in a shell of its own, as it is typed; otherwise those of dpagg in this process.
+    ``is_patient``: slow blocks too.
     """
 
-    def __init__(self, *, in_shell):
+    def __init__(self, *, in_shell=False, is_patient=False):
         self._in_shell = in_shell
-        self._is_patient = in_shell
+        self._is_patient = is_patient
         self._printed = ""
 
     def follow(self, document):

@@ -28,22 +28,28 @@ def here(spark, tmp_path, monkeypatch):
     files.setWorkingDirectory(before)
 
 
-def follow(chain, here, *, in_shell):
+def follow(chain, here, **manner):
     if chain in IMPRESSIONS:
         for seed, name in enumerate(("impressions", "new")):
             (here / "data" / name).mkdir(parents=True)
             pq.write_table(ad_table(2_000, seed=seed), here / "data" / name / "part.parquet")
-    reader = Reader(in_shell=in_shell)
+    reader = Reader(**manner)
     for document in CHAINS[chain]:
         reader.follow(document)
 
 
 @pytest.mark.parametrize("chain", BY_DEFAULT)
 def test_guides(here, chain):
-    follow(chain, here, in_shell=False)
+    follow(chain, here)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("chain", CHAINS)
-def test_guides_typed_into_a_shell(here, chain):
-    follow(chain, here, in_shell=True)
+def test_guides_with_what_takes_long(here, chain):
+    follow(chain, here, is_patient=True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_first_guides_typed_into_a_shell(here):
+    follow("first", here, in_shell=True)

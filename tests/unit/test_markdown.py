@@ -15,7 +15,7 @@ import typer
 import yaml
 
 from dpagg.cli import app
-from tests.guides import FOLLOWED, LANGUAGES, MARKS, ROOT, commands, documents, fences, tokens, words
+from tests.guides import FOLLOWED, LANGUAGES, MARKS, ROOT, Reader, commands, documents, fences, tokens, words
 from tests.reference import CONFIGURATIONS
 
 WRITTEN = Path("dpagg/REFERENCE.md")  # by a program, from what is tested elsewhere
@@ -194,3 +194,19 @@ def paths(schema, node=None, path=""):
         if isinstance(inner, dict):
             yield f"{path}.NAME"
             yield from paths(schema, inner, f"{path}.NAME")
+
+
+def test_a_reader_notices(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    good = (
+        "```yaml a/b.yaml\nx: 1\n```\n\n```bash\ndpagg report none  # exit code 4: nothing there\ncat a/b.yaml\n```\n"
+    )
+    good += "\n```text output\nx:  …\n```\n\n```bash slow\nfalse\n```\n\n```python\nprint(7)\n```\n\n```text output\n7\n```\n"
+    (tmp_path / "good.md").write_text(good)
+    Reader().follow(tmp_path / "good.md")
+    for changed in (good.replace("x:  …", "y:"), good.replace("exit code 4", "no fault"), good.replace("(7)", "(8)")):
+        (tmp_path / "wrong.md").write_text(changed)
+        with pytest.raises(AssertionError, match=r"wrong\.md:"):
+            Reader().follow(tmp_path / "wrong.md")
+    with pytest.raises(AssertionError, match="false ends with 1"):
+        Reader(is_patient=True).follow(tmp_path / "good.md")
