@@ -43,7 +43,7 @@ def plan(
             described = describe_plan(make_plan(start_spark(verbose), settings), settings)
     report_found(described, as_json, "Plan (no label was read)")
     if not as_json and settings.plan.residual_std is None and settings.privacy.floor.kind != "assume":
-        make_console().print("For the loss to expect, say how far labels are off a fit: plan: {residual_std: …}")
+        make_console().print("Give plan: {residual_std: …} to see the loss to expect.")
 
 
 def aggregate(

@@ -198,13 +198,18 @@ def paths(schema, node=None, path=""):
 
 def test_a_reader_notices(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    good = (
-        "```yaml a/b.yaml\nx: 1\n```\n\n```bash\ndpagg report none  # exit code 4: nothing there\ncat a/b.yaml\n```\n"
-    )
-    good += "\n```text output\nx:  …\n```\n\n```bash slow\nfalse\n```\n\n```python\nprint(7)\n```\n\n```text output\n7\n```\n"
+    blocks = {
+        "yaml a/b.yaml": "x: 1",
+        "bash": "dpagg report none  # exit code 4: nothing there\ncat a/b.yaml",
+        "text output": "x:   …",
+        "bash slow": "false",
+        "python": "print(7)",
+        "text  output": "7",
+    }
+    good = "\n".join(f"```{info}\n{text}\n```\n" for info, text in blocks.items())
     (tmp_path / "good.md").write_text(good)
     Reader().follow(tmp_path / "good.md")
-    for changed in (good.replace("x:  …", "y:"), good.replace("exit code 4", "no fault"), good.replace("(7)", "(8)")):
+    for changed in (good.replace("x:   …", "y:"), good.replace("exit code 4", "no fault"), good.replace("(7)", "(8)")):
         (tmp_path / "wrong.md").write_text(changed)
         with pytest.raises(AssertionError, match=r"wrong\.md:"):
             Reader().follow(tmp_path / "wrong.md")
