@@ -6,6 +6,7 @@ What stands after the language of a fence says what a test does with it; readers
 - ``python``: run; the blocks of a document share their names.
 - ``yaml FILE``: written to that file, for the commands that follow. Without FILE: its keys have to be settings.
 - ``text output``: lines of what the command before printed, in order; ``…`` stands for anything.
+- no language: not run; commands in it are looked at as with ``elsewhere``.
 - with ``slow``: run by ``make test-slow`` only. With ``elsewhere`` (a cluster, a scheduler): not run, but files, make
   targets, commands and options have to be there.
 """
@@ -33,7 +34,7 @@ CHAINS = {
     "networks": ["dpagg/neural/README.md"],
 }
 FOLLOWED = {Path(document) for chain in CHAINS.values() for document in chain}
-LANGUAGES = {"bash", "python", "yaml", "text", "crontab", "dockerfile"}
+LANGUAGES = {"", "bash", "python", "yaml", "text", "crontab", "dockerfile"}
 MARKS = {"slow", "elsewhere", "output"}
 _MARKDOWN = MarkdownIt("commonmark").enable("table")
 

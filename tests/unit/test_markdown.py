@@ -63,7 +63,7 @@ def test_blocks_are_followed_or_said_to_be_for_elsewhere(document):
     for fence in fences(document):
         assert fence.language in LANGUAGES and fence.marks <= MARKS, f"{fence.where}: {fence.language} {fence.marks}"
         assert not fence.is_run or document in FOLLOWED, f"{fence.where}: nobody follows {document}"
-        if fence.language == "bash":
+        if fence.language in ("", "bash"):
             for line in commands(fence):
                 check_command(line, fence.where)
         elif fence.language == "crontab":
@@ -123,7 +123,10 @@ def anchors(document):
 
 def check_command(line, where):
     """Everything in a command that the project can know about has to be there."""
-    typed = words(re.sub(r"\$\([^()]*\)", "VALUE", line))  # what another command prints
+    try:
+        typed = words(re.sub(r"\$\([^()]*\)", "VALUE", line))  # what another command prints
+    except ValueError:  # no command, but a figure in letters
+        typed = []
     while typed and re.fullmatch(r"[A-Za-z_]\w*=.*", typed[0]):
         typed.pop(0)
     head = typed[0] if typed else ""
@@ -133,8 +136,8 @@ def check_command(line, where):
         place = next((place for place, word in enumerate(typed) if word.endswith(".py") and "/" in word), None)
         assert place is not None and (ROOT / typed[place]).exists(), f"{where}: no such job: {line}"
         rest = typed[place + 1 :]
-        assert rest[:1] == ["--config"], f"{where}: --config FILE comes first: {line}"
-        check_options([Path(typed[place]).stem, *rest[1:]], line, where)
+        assert "--config" not in rest[1:], f"{where}: --config FILE comes first: {line}"
+        check_options([Path(typed[place]).stem, *rest[rest[:1] == ["--config"] :]], line, where)
     elif head == "make":
         targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
         asked = {word for word in typed[1:] if "=" not in word}
