@@ -142,7 +142,7 @@ def check_command(line, where):
         targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
         asked = {word for word in typed[1:] if "=" not in word}
         assert asked <= targets, f"{where}: no such target: {line}"
-    elif typed[1:2] == ["-m"]:
+    elif head.rpartition("/")[2].startswith("python") and typed[1:2] == ["-m"]:
         assert find_spec(typed[2]) is not None, f"{where}: no such module: {line}"
     for word in typed:
         if word.partition("/")[0] in PROJECT and "/" in word and "$" not in word:
