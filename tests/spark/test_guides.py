@@ -6,6 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dpagg.experiments.ad_table import ad_table
+from dpagg.runs.certificates import load_certificate
 from tests.guides import CHAINS, ROOT, Reader
 
 # Whose reader has a table of impressions, and one of new ones to predict.
@@ -41,6 +42,8 @@ def follow(chain, here, **manner):
 @pytest.mark.parametrize("chain", BY_DEFAULT)
 def test_guides(here, chain):
     follow(chain, here)
+    made = {"README": ["aggregates", "notebook", "from_spark"], "first": ["orders"]}
+    assert all(load_certificate(here / "out" / name)["private"] for name in made[chain])
 
 
 @pytest.mark.slow
