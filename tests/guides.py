@@ -21,6 +21,7 @@ import shlex
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from markdown_it import MarkdownIt
@@ -46,11 +47,11 @@ def documents():
     return sorted(each for each in found if not each.parts[0].startswith(".") and each.parts[0] not in left_out)
 
 
+@cache
 def tokens(document):
     """Tokens of a document, those inside of lines and table cells too."""
-    for token in _MARKDOWN.parse((ROOT / document).read_text(encoding="utf-8")):
-        yield token
-        yield from token.children or ()
+    whole = _MARKDOWN.parse((ROOT / document).read_text(encoding="utf-8"))
+    return [inner for token in whole for inner in (token, *(token.children or ()))]
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import ast
 import re
 import urllib.error
 import urllib.request
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -18,6 +19,7 @@ from dpagg.cli import app
 from tests.guides import FOLLOWED, LANGUAGES, MARKS, ROOT, Reader, commands, documents, fences, tokens, words
 from tests.reference import CONFIGURATIONS
 
+_COMMAND = typer.main.get_command(app)
 WRITTEN = Path("dpagg/REFERENCE.md")  # by a program, from what is tested elsewhere
 PROJECT = ("conf", "docker", "dpagg", "jobs", "tests")
 
@@ -151,7 +153,7 @@ def check_command(line, where):
 
 def check_options(words, line, where):
     """Parse a command of dpagg as the command line does, without running it."""
-    command, context = typer.main.get_command(app), None
+    command, context = _COMMAND, None
     try:
         while True:
             context = command.make_context(command.name, list(words), parent=context)
@@ -164,11 +166,14 @@ def check_options(words, line, where):
 
 def check_settings(content, where):
     """Every key has to be one of a configuration."""
-    known = {path for model in CONFIGURATIONS.values() for path in paths(model.model_json_schema())}
     for path in given(content):
-        assert any(re.fullmatch(re.escape(each).replace("NAME", "[^.]+"), path) for each in known), (
-            f"{where}: no setting {path}"
-        )
+        assert known_settings().fullmatch(path), f"{where}: no setting {path}"
+
+
+@cache
+def known_settings():
+    known = {path for model in CONFIGURATIONS.values() for path in paths(model.model_json_schema())}
+    return re.compile("|".join(re.escape(each).replace("NAME", "[^.]+") for each in known))
 
 
 def given(content, path=""):
@@ -212,9 +217,10 @@ def test_a_reader_notices(tmp_path, monkeypatch):
     good = "\n".join(f"```{info}\n{text}\n```\n" for info, text in blocks.items())
     (tmp_path / "good.md").write_text(good)
     Reader().follow(tmp_path / "good.md")
-    for changed in (good.replace("x:   …", "y:"), good.replace("exit code 4", "no fault"), good.replace("(7)", "(8)")):
-        (tmp_path / "wrong.md").write_text(changed)
+    changes = {"x:   …": "y:", "exit code 4": "no fault", "(7)": "(8)"}
+    for place, (old, new) in enumerate(changes.items()):
+        (tmp_path / f"{place}_wrong.md").write_text(good.replace(old, new))
         with pytest.raises(AssertionError, match=r"wrong\.md:"):
-            Reader().follow(tmp_path / "wrong.md")
+            Reader().follow(tmp_path / f"{place}_wrong.md")
     with pytest.raises(AssertionError, match="false ends with 1"):
         Reader(is_patient=True).follow(tmp_path / "good.md")
