@@ -32,6 +32,7 @@ CHAINS = {
     "README": ["README.md"],
     "first": ["conf/README.md", "dpagg/report/README.md"],
     "schedule": ["jobs/README.md", "dpagg/ledger/README.md"],
+    "papers": ["dpagg/regression/README.md"],
     "networks": ["dpagg/neural/README.md"],
 }
 FOLLOWED = {Path(document) for chain in CHAINS.values() for document in chain}
