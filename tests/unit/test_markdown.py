@@ -136,7 +136,9 @@ def check_command(line, where):
         check_options(typed[1:], line, where)
     elif head == "spark-submit":
         place = next((place for place, word in enumerate(typed) if word.endswith(".py") and "/" in word), None)
-        assert place is not None and (ROOT / typed[place]).exists(), f"{where}: no such job: {line}"
+        # In an image or on a node jobs lie elsewhere, under the same name.
+        job = None if place is None else ROOT / "jobs" / Path(typed[place]).name
+        assert job is not None and job.exists(), f"{where}: no such job: {line}"
         rest = typed[place + 1 :]
         assert "--config" not in rest[1:], f"{where}: --config FILE comes first: {line}"
         check_options([Path(typed[place]).stem, *rest[rest[:1] == ["--config"] :]], line, where)
