@@ -9,7 +9,7 @@ PYTEST_ARGS ?=
 TEST_WORKERS ?= 2
 PYTHONS ?= python3.11 python3.12 python3.13
 
-.PHONY: help install demo pack test test-slow test-cluster test-containers bench lint format wheels-check clean
+.PHONY: help install demo pack test test-slow test-cluster test-containers bench reference lint format wheels-check clean
 .DELETE_ON_ERROR:
 
 help:
@@ -20,6 +20,7 @@ help:
 	@echo "make test-containers  build the image, start the compose file's cluster, run the demo on it (docker/README.md)"
 	@echo "make pack       what a cluster needs: build/environment.tar.gz for executors, build/dpagg.zip"
 	@echo "make bench      time the engines against Spark SQL, MLlib and numpy; table and figure in README.md"
+	@echo "make reference  write dpagg/REFERENCE.md from docstrings"
 	@echo "make lint       ruff and mypy"
 	@echo "make wheels-check  install the wheel in a clean environment of each Python found, and use it"
 	@echo "make install    the virtual environment, Java and the Delta jars"
@@ -71,6 +72,9 @@ test-containers: install
 
 bench: install
 	$(BIN)/dpagg bench --readme README.md
+
+reference: install
+	$(BIN)/python -m tests.reference
 
 lint: install
 	$(BIN)/ruff check .

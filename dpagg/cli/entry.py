@@ -37,8 +37,8 @@ app.command(short_help="Time the engines against Spark SQL, MLlib and numpy.")(b
 app.command(short_help="Make the HTML page of a release or a model again.")(report)
 app.command(short_help="Look for what this machine lacks, and say how to mend it.")(doctor)
 app.add_typer(certificate_app, name="certificate")
-app.add_typer(ledger_app, name="ledger")
-app.add_typer(reproduce_app, name="reproduce")
+app.add_typer(ledger_app, name="ledger", short_help="What was spent of a budget, and what is left.")
+app.add_typer(reproduce_app, name="reproduce", short_help="Run a paper's protocol on your copy of its data.")
 
 
 def main() -> None:
@@ -77,7 +77,11 @@ def run(arguments: list[str] | None) -> int:
 
 def run_job(command: str, arguments: list[str]) -> int:
     """Run a command as a job, its configuration given as ``--config FILE``."""
-    parser = argparse.ArgumentParser(prog=f"jobs/{command}.py", description=f"dpagg {command} through spark-submit.")
+    parser = argparse.ArgumentParser(
+        prog=f"jobs/{command}.py",
+        description=f"dpagg {command} through spark-submit.",
+        epilog=f"Further options are those of dpagg {command}; see its --help.",
+    )
     parser.add_argument("--config", required=True, help="configuration of the run (YAML)")
     known, rest = parser.parse_known_args(arguments)
     return run([command, known.config, *rest])

@@ -22,7 +22,7 @@ LedgerArgument = Annotated[
 ]
 
 
-@ledger_app.command("init")
+@ledger_app.command("init", short_help="Set the budget of a data set.")
 def ledger_init(
     path: LedgerArgument,
     dataset: Annotated[str, typer.Option("--dataset", help="Name of the data set.")],
@@ -53,7 +53,7 @@ def ledger_init(
     _report_ledger(found, as_json)
 
 
-@ledger_app.command("show")
+@ledger_app.command("show", short_help="Say what was spent, and what is left.")
 def ledger_show(
     path: LedgerArgument,
     figure: Annotated[
@@ -75,7 +75,9 @@ def ledger_check(
     path: LedgerArgument,
     certificates: Annotated[
         list[Path] | None,
-        typer.Option("--certificate", help="A release that the ledger has to know; may be given many times."),
+        typer.Option(
+            "--certificate", metavar="RELEASE", help="A release that the ledger has to know; may be given many times."
+        ),
     ] = None,
     recompute: Annotated[
         bool, typer.Option("--recompute", help="Compute what each release costs again, from its event: takes a while.")

@@ -74,14 +74,14 @@ def report_found(found: Mapping[str, Any], as_json: bool, title: str) -> None:
         print_json(found)
         return
     console = make_console()
-    console.print(title)
+    console.print(wrapped(title, console.width), soft_wrap=True)
     table = make_table("", "", show_header=False)
     for name, value in found.items():
-        lines = value.items() if isinstance(value, Mapping) else [("", value)]
+        lines = value.items() if isinstance(value, Mapping) else [(None, value)]
         for inner, content in lines:
             if content == title:
                 continue
-            table.add_row(f"{name} {inner}".replace("_", " ").strip(), shown(content))
+            table.add_row((name if inner is None else f"{name}: {inner}").replace("_", " "), shown(content))
     console.print(table)
 
 

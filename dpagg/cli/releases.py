@@ -42,6 +42,8 @@ def plan(
         else:
             described = describe_plan(make_plan(start_spark(verbose), settings), settings)
     report_found(described, as_json, "Plan (no label was read)")
+    if not as_json and settings.plan.residual_std is None and settings.privacy.floor.kind != "assume":
+        make_console().print("Give plan: {residual_std: …} to see the loss to expect.")
 
 
 def aggregate(

@@ -33,23 +33,29 @@ class SampledWtdFlagConfig(Model):
     """One weighted sum of each disjoint bag (Sampled-WTD-FLAG)."""
 
     name: Literal["sampled-wtd-flag"]
+    """Disjoint bags of rows; one weighted sum of features and label for each."""
     bag_size: Count
+    """Rows of a bag, more than encoded columns; at best many times as many."""
     num_bags: CountOrAuto = "auto"
+    """Bags to release; auto takes as many as the rows fill."""
 
 
 class SampledNoisyWtdLagConfig(Model):
-    """Features and weights of each disjoint bag, and one noisy weighted label sum (Sampled-Noisy-WTD-LAg).
-
-    ``noise_std`` is in units of the label; auto is the least one that meets the guarantee. Weights are drawn again
-    while they exceed ``weight_cap``; auto is the cap that one draw in twenty meets, none draws them once.
-    """
+    """Features and weights of each disjoint bag, and one noisy weighted label sum (Sampled-Noisy-WTD-LAg)."""
 
     name: Literal["sampled-noisy-wtd-lag"]
+    """Disjoint bags of rows; features and weights as they are, and one noisy weighted sum of labels for each."""
     bag_size: Count
+    """Rows of a bag."""
     num_bags: CountOrAuto = "auto"
+    """Bags to release; auto takes as many as the rows fill."""
     noised_fraction: Annotated[Number, Field(gt=0, le=1)]
+    """Share of the labels of each bag that get noise, at least one label."""
     noise_std: PositiveOrAuto = "auto"
+    """Standard deviation of the noise on a label, in its units; auto is the least that meets the guarantee."""
     weight_cap: PositiveAutoOrNone = "auto"
+    """Weights of a bag are drawn again while one of them is over this many times the norm of the noised rows' weights;
+    auto is the value that one draw in twenty meets, none draws once."""
 
     @model_validator(mode="after")
     def _noises_a_label(self) -> Self:

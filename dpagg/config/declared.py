@@ -15,10 +15,12 @@ from dpagg.kernels.encoding import Categorical, Constant, Feature, Hashed, Label
 
 class _ConstantNumber(Model):
     constant: Number
+    """The number that stands for a missing value."""
 
 
 class _ConstantText(Model):
     constant: Annotated[Text, BeforeValidator(category)]
+    """The text that stands for a missing value."""
 
 
 def _missing_rule(value: object) -> object:
@@ -67,10 +69,16 @@ class NumericConfig(_Encoded):
     """A numeric feature with declared bounds."""
 
     type: Literal["numeric"]
+    """A number."""
     name: Text
+    """Column of the table."""
     lower: AnyNumber
+    """Declared lower bound, in the units of the column; smaller values are clipped to it."""
     upper: AnyNumber
+    """Declared upper bound, in the units of the column; larger values are clipped to it."""
     missing: MissingNumber = "drop"
+    """What becomes of a row without a value: drop leaves it out, indicator adds a column that marks it, {constant:
+    NUMBER} puts a number in."""
 
     def to_kernel(self) -> Numeric:
         """Return the feature as the encoder takes it."""
@@ -81,10 +89,16 @@ class CategoricalConfig(_Encoded):
     """A categorical feature with declared categories."""
 
     type: Literal["categorical"]
+    """One of declared categories."""
     name: Text
+    """Column of the table."""
     categories: tuple[Annotated[str, BeforeValidator(category)], ...]
+    """Its values; the first is the reference, each of the others a column of 0 and 1."""
     other: bool = False
+    """Whether all further values make one more category; otherwise they count as missing."""
     missing: MissingText = "drop"
+    """What becomes of a row without a value: drop leaves it out, indicator adds a column that marks it, {constant:
+    CATEGORY} puts a category in."""
 
     def to_kernel(self) -> Categorical:
         """Return the feature as the encoder takes it."""
@@ -95,9 +109,14 @@ class HashedConfig(_Encoded):
     """A text feature hashed into a fixed number of buckets."""
 
     type: Literal["hashed"]
+    """Text with more values than one would list."""
     name: Text
+    """Column of the table."""
     buckets: Annotated[int, BeforeValidator(a_number)]
+    """Columns that the values are hashed into."""
     missing: MissingText = "drop"
+    """What becomes of a row without a value: drop leaves it out, indicator adds a column that marks it, {constant:
+    TEXT} puts a text in."""
 
     def to_kernel(self) -> Hashed:
         """Return the feature as the encoder takes it."""
@@ -111,9 +130,15 @@ class LabelConfig(_Encoded):
     """The label, its declared bounds and the constant for a missing one."""
 
     name: Text
+    """Column of the table; what is protected."""
     lower: AnyNumber
+    """Declared lower bound, in the units of the column, known without a look at the labels; smaller labels are clipped
+    to it."""
     upper: AnyNumber
+    """Declared upper bound, in the units of the column, known without a look at the labels; larger labels are clipped
+    to it."""
     missing: _ConstantNumber
+    """What a missing or bad label counts as: {constant: NUMBER}, such as 0 for no sale."""
 
     @field_validator("missing", mode="before")
     @classmethod
@@ -134,8 +159,11 @@ class SchemaConfig(_Encoded):
     """Declared features, label and intercept."""
 
     intercept: bool = True
+    """Whether a column of ones is among the features."""
     features: tuple[FeatureConfig, ...]
+    """A list of columns, each with its name, type and bounds or categories; the other columns are ignored."""
     label: LabelConfig
+    """The column that is protected: name, lower, upper and missing."""
 
     def columns(self, *keys: str | None) -> tuple[str, ...]:
         """Return the names of keys, features and label, each once."""

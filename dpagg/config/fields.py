@@ -60,4 +60,4 @@ Text: TypeAlias = Annotated[str, StringConstraints(min_length=1, pattern=r"\S")]
 class Model(BaseModel):
     """A section: unknown keys refused, never changed."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=False, use_attribute_docstrings=True)

@@ -245,7 +245,7 @@ def _one(details: ErrorDetails, model: type[BaseModel]) -> ConfigError:
     if kind == "extra_forbidden":
         return ConfigError("unknown key", path=path, remedy=suggestion(str(location[-1]), _keys(holders)))
     if kind == "missing":
-        return ConfigError("a required key is missing", path=path)
+        return ConfigError("a required key is missing", path=path, remedy=_meaning(holders, str(location[-1])))
     if kind in ("union_tag_not_found", "union_tag_invalid"):
         key = context["discriminator"].strip("'")
         known = sorted({word for each in inside for word in _words(each, key)})
@@ -305,6 +305,12 @@ def _resolved(
 def _keys(models: Iterable[type[BaseModel]]) -> list[str]:
     names = {field.alias or name: None for each in models for name, field in each.model_fields.items()}
     return list(names)
+
+
+def _meaning(models: Iterable[type[BaseModel]], key: str) -> str | None:
+    """Return what a key is for, as its section describes it."""
+    fields = (field for each in models for name, field in each.model_fields.items() if (field.alias or name) == key)
+    return next((" ".join(field.description.split()) for field in fields if field.description), None)
 
 
 def _words(model: type[BaseModel], key: str) -> tuple[str, ...]:

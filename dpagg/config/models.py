@@ -86,15 +86,20 @@ class WtdFlagConfig(Model):
     """Weighted sums over the whole table, one a bag (WTD-FLAG)."""
 
     name: Literal["wtd-flag"]
+    """Weighted sums over all rows."""
     num_bags: CountOrAuto = "auto"
+    """Sums to release; auto takes as many as rows, or what an assumed floor allows."""
 
 
 class UnweightedSumsConfig(Model):
     """Plain sums over bags of known members: no privacy, for comparison."""
 
     name: Literal["unweighted-sums"]
+    """Plain sums over disjoint bags: NOT PRIVATE, for comparison."""
     num_bags: Count
+    """Bags that the rows are cut into."""
     i_know_this_is_not_private: bool = False
+    """Has to be true."""
 
     @model_validator(mode="after")
     def _confirmed(self) -> Self:
@@ -114,33 +119,34 @@ MechanismConfig: TypeAlias = Annotated[
 
 
 class NoiseFloorConfig(Model):
-    """The residual floor comes from noise on the weighted label sums alone: no assumption.
-
-    With ``level: hidden`` the variance of the noise is itself drawn and never told, which needs less of it where
-    there are many bags; ``auto`` takes the smaller.
-    """
+    """The residual floor comes from noise on the weighted label sums alone: no assumption."""
 
     kind: Literal["noise"]
+    """Noise on the label sums alone; no assumption about labels."""
     level: Literal["auto", "known", "hidden"] = "auto"
+    """known states the variance of the noise, hidden draws it and tells nobody, which needs less of it where there are
+    many bags; auto takes the smaller."""
 
 
 class AssumedFloorConfig(Model):
     """The residual floor is a mean squared residual per row that the user states."""
 
     kind: Literal["assume"]
+    """No noise; the guarantee rests on your statement about the labels."""
     mean_squared_residual: Positive
+    """What the squared residuals of least squares come to a row at least, in squared units of the label, for any label
+    changed."""
 
 
 class PrivateFloorConfig(Model):
-    """The residual norm is released with noise of its own, and the bags get the noise still missing.
-
-    ``budget_share`` is the share of the guarantee that this release takes, ``failure_share`` the share of delta for
-    the chance that it comes out far too large.
-    """
+    """The residual norm is released with noise of its own, and the bags get the noise still missing."""
 
     kind: Literal["private"]
+    """A noisy residual norm is released first, and noise supplies what it lacks."""
     budget_share: Annotated[Number, Field(gt=0, lt=1)] = 0.2
+    """Share of the guarantee that this norm takes."""
     failure_share: Annotated[Number, Field(gt=0, lt=1)] = 0.1
+    """Share of delta for the chance that it comes out far too large."""
 
 
 FloorConfig: TypeAlias = Annotated[
@@ -152,54 +158,72 @@ class UnitConfig(Model):
     """Whose labels are protected together: all rows with one value of a column, of which max_rows take part."""
 
     column: Text
+    """Column that names the user."""
     max_rows: Count
+    """Rows of a user that take part, chosen by their keys; further ones are left out."""
 
 
 class PrivacyConfig(Model):
-    """The guarantee to meet, and what it may rest on.
-
-    Rows with a leverage over ``leverage_cap_factor`` times d/n are dropped, by their features alone;
-    None keeps every row. Of disjoint bags, those with a row over that many times d/k are dropped.
-    """
+    """The guarantee to meet, and what it may rest on."""
 
     epsilon: Positive
+    """The claim's epsilon: 1 or less is a strong promise."""
     delta: Annotated[Number, Field(gt=0, lt=1)]
+    """The claim's delta, less than one over the number of rows; at most n^-1.5 is sensible."""
     leverage_cap_factor: Annotated[Annotated[Number, Field(gt=1)] | None, BeforeValidator(number_or_none)] = 10.0
+    """Rows with a leverage over this many times d/n (in bags d/k) are left out, by features alone; none keeps all."""
     floor: FloorConfig = NoiseFloorConfig(kind="noise")
+    """Where the variance comes from that hides a label: noise, private or assume."""
     unit: UnitConfig | None = None
+    """Protect all labels of one user: the user's column and max_rows; one label by default."""
 
 
 class OutputConfig(Model):
     """Where the result goes."""
 
     path: Text
+    """A new path; what exists is never overwritten."""
 
 
 class PlanConfig(Model):
     """What `dpagg plan` may suppose; never used by a release."""
 
     residual_std: Positive | None = None
+    """A guess of the standard deviation of labels about their least-squares fit, in units of the label, for the loss to
+    expect."""
     label_noise_std: Positive | None = None
+    """For bags: noise to plan the least bag size with, in units of the label, instead of what the guarantee needs."""
 
 
 class PerformanceConfig(Model):
     """Settings that change speed and memory, never privacy."""
 
     engine: Literal["auto", "rows", "factor"] = "auto"
+    """factor draws the sums from the rows' triangular factor, rows draws each weight and costs n times m; auto is
+    factor."""
     num_partitions: Count | None = None
+    """Partitions that rows are shuffled into, for bags and the engine rows."""
 
 
 class AggregateConfig(Config):
     """One release of aggregates: table, schema, mechanism, guarantee, output."""
 
     input: InputConfig
+    """The table."""
     schema_: SchemaConfig = Field(alias="schema")
+    """Features and label with their declared bounds."""
     mechanism: MechanismConfig
+    """What is released."""
     privacy: PrivacyConfig
+    """The guarantee."""
     output: OutputConfig
+    """Where the release goes."""
     ledger: LedgerConfig | None = None
+    """The budget to charge; without it nobody adds up what several releases cost."""
     plan: PlanConfig = PlanConfig()
+    """For dpagg plan only."""
     performance: PerformanceConfig = PerformanceConfig()
+    """Speed and memory only."""
 
     @model_validator(mode="before")
     @classmethod
@@ -310,19 +334,23 @@ class ReleaseConfig(Model):
     """A release made by `dpagg aggregate`."""
 
     path: Text
+    """Folder of the release."""
 
 
 class LeastSquaresConfig(Model):
     """Least squares on the aggregates."""
 
     name: Literal["least-squares"]
+    """Least squares of label on features."""
 
 
 class BoundedLeastSquaresConfig(Model):
     """Least squares over coefficients with a bounded Euclidean norm, in encoded units."""
 
     name: Literal["bounded-least-squares"]
+    """Least squares over coefficients of a bounded norm."""
     norm_bound: Positive
+    """Bound on the Euclidean norm of the coefficients, in encoded units."""
 
 
 MethodConfig: TypeAlias = Annotated[LeastSquaresConfig | BoundedLeastSquaresConfig, Field(discriminator="name")]
@@ -332,5 +360,8 @@ class FitConfig(Config):
     """One model fitted on a release; `dpagg.config.PrivateFitConfig` is the fit that reads a table."""
 
     release: ReleaseConfig
+    """What dpagg aggregate published."""
     method: MethodConfig = LeastSquaresConfig(name="least-squares")
+    """How to fit."""
     output: OutputConfig
+    """Where the model goes."""

@@ -33,10 +33,15 @@ class TableConfig(Model):
     """
 
     path: Text | None = None
+    """Where the table is."""
     table: Text | None = None
+    """Its name in Spark's catalogue, instead of path and format."""
     format: Format | None = None
+    """How it is stored; by default as the input says."""
     version: Version = None
+    """Version of a Delta table; the newest by default."""
     labels: bool = False
+    """Whether its rows come about with a label (conversions): it then decides labels and nothing else."""
 
     @model_validator(mode="after")
     def _one_place(self) -> Self:
@@ -66,8 +71,11 @@ class WindowConfig(Model):
     """
 
     event_date: Text
+    """Day of the rows, such as 2026-11-28."""
     days: Annotated[int, BeforeValidator(a_number), Field(ge=0)]
+    """Days after it on which labels may still arrive."""
     as_of: Text | None = None
+    """Day to judge by; today (UTC) by default."""
 
     @model_validator(mode="after")
     def _are_dates(self) -> Self:
@@ -99,20 +107,35 @@ class InputConfig(Model):
     """
 
     path: Text | None = None
+    """Where the table is: a file or a folder."""
     table: Text | None = None
+    """Name of the table in Spark's catalogue, instead of path and format."""
     format: Format | None = None
+    """How it is stored: parquet, delta, csv, json (one object a line) or fixed-width."""
     tables: dict[Name, Annotated[TableConfig, BeforeValidator(_a_table)]] | None = None
+    """Names and paths of tables to join, instead of path."""
     sql: Text | None = None
+    """Spark SQL over these tables whose result is the input."""
     row_id: Text | None = None
+    """Column that identifies a row, unique and not null; needed for bags, users and the engine rows."""
     version: Version = None
+    """Version of a Delta table; the newest by default."""
     header: bool = True
+    """CSV: whether the first line names the columns."""
     delimiter: Annotated[str, StringConstraints(min_length=1, max_length=8)] = ","
+    """CSV: what stands between cells."""
     quote: Literal['"', "'", "none"] = '"'
+    """CSV: what stands around cells that hold delimiters; none for nothing."""
     column_names: tuple[Text, ...] | None = None
+    """CSV without a header: names of the columns, in order."""
     codebook: Text | None = None
+    """Fixed width: the DDI codebook (XML) that says where each column is."""
     null_values: tuple[str, ...] = ()
+    """Text: cells that count as missing."""
     malformed: Malformed = "refuse"
+    """Text: what becomes of lines that have not the columns of the others: refuse the table, or drop them."""
     attribution_window: WindowConfig | None = None
+    """Until when labels may arrive; a release before that is refused."""
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:

@@ -14,29 +14,38 @@ Share = Annotated[Number, Field(ge=0, lt=1)]
 
 
 class NetworkConfig(Model):
-    """A multilayer perceptron.
-
-    ``lipschitz`` bounds how far the output moves a unit of encoded features, ``output_bound`` how far it is from the
-    middle of the label's bounds; both in half widths of these bounds, and none for a free network.
-    """
+    """A multilayer perceptron."""
 
     hidden: Annotated[tuple[Annotated[Count, Field(le=4096)], ...], Field(max_length=16)] = (64, 64)
+    """Widths of the hidden layers."""
     lipschitz: PositiveOrNone = 4.0
+    """Bound on how far the output moves a unit of encoded features, in half widths of the label's bounds; none for no
+    bound."""
     output_bound: PositiveOrNone = 1.0
+    """Bound on how far the output is from the middle of the label's bounds, in half widths; none for no bound."""
 
 
 class TrainingConfig(Model):
-    """How the network is trained; ``batch_size`` counts bags, auto takes about 4,096 rows."""
+    """How the network is trained."""
 
     batch_size: CountOrAuto = "auto"
+    """Bags of a step; auto takes about 4,096 rows."""
     max_epochs: Annotated[Count, Field(le=100_000)] = 50
+    """Passes over the release at most."""
     learning_rate: Positive = 1e-3
+    """Of AdamW."""
     weight_decay: Annotated[Number, Field(ge=0)] = 1e-4
+    """Of AdamW."""
     averaging: Share = 0.99
+    """Decay of the running mean of the weights, which is what is kept; 0 keeps the last ones."""
     held_out: Share = 0.1
+    """Share of the bags that decides when to stop."""
     patience: Count = 5
+    """Epochs without a smaller held-out loss before training ends."""
     seed: Annotated[int, BeforeValidator(a_number), Field(ge=0, lt=2**31)] = 0
+    """Of first weights and order of bags; training is not where privacy comes from."""
     residual_std: Annotated[Number, Field(ge=0)] = 0.0
+    """Standard deviation of a label given its features, in units of the label, if known roughly."""
 
     @model_validator(mode="after")
     def _can_stop_early(self) -> TrainingConfig:
@@ -53,22 +62,29 @@ class TrainingReleaseConfig(ReleaseConfig):
     """A release: the Delta table that `dpagg aggregate` wrote, or a copy of its Parquet files and certificate."""
 
     format: Literal["delta", "parquet"] = "delta"
+    """delta as published, or parquet for a copy of its files with the certificate."""
 
 
 class TrainingPerformanceConfig(Model):
     """Settings that change speed only, never the network."""
 
     checkpoint_seconds: Annotated[Number, Field(ge=0)] = 30.0
+    """Seconds between checkpoints."""
 
 
 class TrainConfig(Config):
     """One network trained on a Sampled-Noisy-WTD-LAg release."""
 
     release: TrainingReleaseConfig
+    """A release of sampled-noisy-wtd-lag."""
     network: NetworkConfig = NetworkConfig()
+    """Shape of the network."""
     training: TrainingConfig = TrainingConfig()
+    """How it is trained."""
     output: OutputConfig
+    """A folder for the network."""
     performance: TrainingPerformanceConfig = TrainingPerformanceConfig()
+    """Speed only."""
 
     @model_validator(mode="before")
     @classmethod

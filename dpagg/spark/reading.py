@@ -456,11 +456,12 @@ class _Columns:
         found = self._by_name.get(name.lower(), [])
         if not found:
             near = get_close_matches(name.lower(), self._by_name, n=1) if self._may_show else []
-            raise DataError(
-                f"the table has no column {name!r}",
-                path=path,
-                remedy=f"Did you mean {self._by_name[near[0]][0].name!r}?" if near else "Check the name.",
-            )
+            remedy = "Check the name."
+            if near:
+                remedy = f"Did you mean {self._by_name[near[0]][0].name!r}?"
+            elif not self._may_show:
+                remedy = "None of the declared columns is there; for a CSV check input.header and input.delimiter too."
+            raise DataError(f"the table has no column {name!r}", path=path, remedy=remedy)
         if len(found) > 1:
             raise DataError(
                 f"{len(found)} columns of the table are named {name!r} (case doesn't count)",

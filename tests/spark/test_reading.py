@@ -305,6 +305,7 @@ def test_cells_taken_for_a_header_are_not_shown(spark: SparkSession, tmp_path: P
     with pytest.raises(DataError, match="no column") as refused:
         normalise(read_table(spark, source(path, "csv")).df, SCHEMA, "id")
     assert "prices" not in str(refused.value) and "sales" not in str(refused.value)
+    assert "input.header and input.delimiter" in str(refused.value)
 
 
 # Row keys

@@ -130,6 +130,14 @@ def test_long_words_are_broken_and_not_cut(capsys, monkeypatch):
     assert capsys.readouterr().out.count("x") == 200
 
 
+def test_a_sentence_over_a_table_is_broken_at_words_and_parts_are_named(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    report_found({"rows_left_out": {"missing_feature": 3}}, as_json=False, title="one of those words " * 4)
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 40 and not any(line.endswith(" ") for line in shown.splitlines())
+    assert "rows left out: missing feature │ 3" in shown
+
+
 def test_continued_lines_stand_under_their_words():
     text = "name         " + "word " * 20 + "\n  - " + "item " * 20 + "\n\nplain " + "text " * 20
     lines = wrapped(text, 40).splitlines()

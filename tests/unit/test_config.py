@@ -230,6 +230,15 @@ def test_a_label_needs_bounds_and_a_constant() -> None:
         with pytest.raises(ConfigError, match="required key is missing") as refused:
             parse_config(content, "aggregate")
         assert refused.value.path == f"schema.label.{key}"
+        # A first-time user is told what belongs there.
+        assert ("constant: NUMBER" if key == "missing" else f"Declared {key} bound") in str(refused.value)
+
+
+def test_a_mechanism_of_the_other_command_is_pointed_to_it() -> None:
+    with pytest.raises(ConfigError, match=r"a mechanism of dpagg aggregate\. To fit what"):
+        parse_config(documented(), "fit")
+    with pytest.raises(ConfigError, match="a mechanism of dpagg fit"):
+        parse_config(changed(["mechanism"], {"name": "adassp"}), "aggregate")
 
 
 def test_several_faults_are_all_named() -> None:

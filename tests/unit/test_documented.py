@@ -8,17 +8,16 @@ import re
 from dataclasses import is_dataclass
 from importlib import import_module
 from importlib.util import find_spec
+from typing import get_args
 
 import pytest
+import typer
 from pydantic import BaseModel
 
 import dpagg
+from dpagg.cli import app
+from tests.reference import CONFIGURATIONS, FILE, INTERFACES, reference, sections
 
-# What users call; the rest is documented too, but a line may do.
-INTERFACES = [f"dpagg:{name}" for name in dpagg.__all__] + [
-    "dpagg.spark.ml:HessianMixingRegression",
-    "dpagg.spark.ml:HessianMixingRegressionModel",
-]
 NEEDS = {"dpagg.neural": "jax", "dpagg.interfaces.estimator": "sklearn"}
 
 
@@ -31,12 +30,6 @@ def public(module):
         if not name.startswith("_") and getattr(value, "__module__", None) == module.__name__:
             if inspect.isclass(value) or inspect.isfunction(value):
                 yield name, value
-
-
-def sections(text):
-    """The numpydoc sections of a docstring by name."""
-    parts = re.split(r"^(\w[\w ]*)\n-{3,}\n", inspect.cleandoc(text), flags=re.MULTILINE)
-    return {"": parts[0], **dict(zip(parts[1::2], parts[2::2], strict=True))}
 
 
 def listed(section):
@@ -94,6 +87,37 @@ def test_every_module_and_public_name_has_a_docstring():
             found.append(name)
         found += [f"{name}.{each}" for each, value in public(module) if not value.__doc__]
     assert found == []
+
+
+def settings_in(annotation):
+    """Sections of a configuration below an annotation."""
+    if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
+        yield annotation
+        for field in annotation.model_fields.values():
+            yield from settings_in(field.annotation)
+    for inner in get_args(annotation):
+        yield from settings_in(inner)
+
+
+def test_every_setting_says_what_it_is():
+    found = {section for model in CONFIGURATIONS.values() for section in settings_in(model)}
+    assert len(found) > 30
+    fields = [(each.__name__, name, field) for each in found for name, field in each.model_fields.items()]
+    assert [f"{section}.{name}" for section, name, field in fields if not (field.description or "").endswith(".")] == []
+
+
+def test_every_argument_of_a_command_says_what_it_is():
+    found, open_commands = [], [("dpagg", typer.main.get_command(app))]
+    for name, command in open_commands:  # which grows on the way
+        open_commands += [(f"{name} {inner}", each) for inner, each in getattr(command, "commands", {}).items()]
+        silent = [each.name for each in command.params if not (each.help or "").endswith((".", ")"))]
+        found += [f"{name}: {each}" for each in silent] + ([] if command.help else [f"{name} has no help"])
+    assert len(open_commands) > 15 and found == []
+
+
+def test_the_reference_is_what_the_code_says():
+    pytest.importorskip("sklearn")
+    assert FILE.read_text(encoding="utf-8") == reference(), "run make reference, and look at what it changed"
 
 
 def test_the_check_notices():
