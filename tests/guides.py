@@ -34,6 +34,7 @@ CHAINS = {
     "schedule": ["jobs/README.md", "dpagg/ledger/README.md"],
     "papers": ["dpagg/regression/README.md"],
     "networks": ["dpagg/neural/README.md"],
+    "label tables": ["dpagg/experiments/label_tables/README.md"],
 }
 FOLLOWED = {Path(document) for chain in CHAINS.values() for document in chain}
 LANGUAGES = {"", "bash", "python", "yaml", "text", "crontab", "dockerfile"}
