@@ -318,12 +318,14 @@ def _asked_before(
 ) -> bool:
     """Return whether a release answers the same request but for the version of the input.
 
-    The digest too, since a release id does not say where the input lies.
+    The digest too, since a release id does not say where the input lies. A table of a notebook lies nowhere: each call
+    stands for itself.
     """
     version = earlier.get("input_version")
     return (
         earlier.get("config_digest") == config.digest()
         and isinstance(version, Mapping)
+        and "request" not in version
         and earlier.get("release_id") == _release_id(spark, config, version, insecure_seed)
     )
 

@@ -91,6 +91,8 @@ def test_what_is_done_ahead_adds_nothing_and_raises_nothing(spark, path, tmp_pat
     monkeypatch.setattr(DeltaStore, "_rehearse", lambda *_: 1 / 0)
     monkeypatch.setattr(ledger_store, "_REHEARSED", set())
     DeltaStore(spark, str(tmp_path / "foreign")).prepare()
+    assert not ledger_store._REHEARSED
+    store.prepare()
     assert ledger_store._REHEARSED
 
 

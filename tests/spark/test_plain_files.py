@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dpagg.config import InputConfig
 from dpagg.errors import DataError
 from dpagg.kernels.leverage import subspace
 from dpagg.kernels.rows import RowRule
@@ -197,16 +198,7 @@ def test_names_that_mean_something_else_to_pyarrow_or_in_folders_stay_with_spark
 
 
 def test_only_whole_parquet_inputs_are_read_so(spark, folder, tmp_path):
-    @dataclasses.dataclass(frozen=True)
-    class Source:
-        path: str
-        format: str
-        version: int | None = None
-        header: bool = True
-        delimiter: str = ","
-        column_names: None = None
-
-    table = read_table(spark, Source(str(folder), "parquet"))
+    table = read_table(spark, InputConfig(path=str(folder), format="parquet"))
     assert {path for path, _ in table.files.sizes} == {str(path) for path in folder.iterdir()}
     rows = SparkRows.of(table.df, SCHEMA, "id", "id", table.files)
     assert rows.plain is not None and rows.limited(1)[0].plain is None
@@ -214,4 +206,4 @@ def test_only_whole_parquet_inputs_are_read_so(spark, folder, tmp_path):
     for form in ("delta", "csv"):
         path = str(tmp_path / form)
         table.df.drop("nested").limit(3).write.option("header", True).format(form).save(path)
-        assert read_table(spark, Source(path, form)).files is None
+        assert read_table(spark, InputConfig(path=path, format=form)).files is None
