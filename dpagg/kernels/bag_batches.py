@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from dpagg.kernels.bags import NoisyLabels, Ranking, bag_spaces, bag_streams, weighted_bags
 from dpagg.kernels.weights import Finish
 
-__all__ = ["collapsed_bags", "drawn_sums", "leverages_of", "noisy_labels_of", "weighted_sums_of"]
+__all__ = ["DRAWN", "collapsed_bags", "drawn_sums", "leverages_of", "noisy_labels_of", "weighted_sums_of"]
 
-_DRAWN = pa.schema([("bag_id", pa.int64()), ("features", pa.list_(pa.float64())), ("label", pa.float64())])
+DRAWN = pa.schema([("bag_id", pa.int64()), ("features", pa.list_(pa.float64())), ("label", pa.float64())])
 
 
 def drawn_sums(finish: Finish, chunk: int, sums: NDArray[np.float64] | None) -> pa.RecordBatch:
@@ -24,7 +24,7 @@ def drawn_sums(finish: Finish, chunk: int, sums: NDArray[np.float64] | None) -> 
     rows = pa.ListArray.from_arrays(pa.array(offsets), pa.array(features.ravel()))
     bags = finish.bags(chunk)
     return pa.RecordBatch.from_arrays(
-        [pa.array(np.arange(bags.start, bags.stop)), rows, pa.array(labels)], schema=_DRAWN
+        [pa.array(np.arange(bags.start, bags.stop)), rows, pa.array(labels)], schema=DRAWN
     )
 
 

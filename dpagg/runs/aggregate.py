@@ -145,7 +145,8 @@ def aggregate_table(
     account: Account | None = None,
 ) -> AggregateResult:
     """Do what `run_aggregate` does with a table that is open already."""
-    from dpagg.spark.delta import check_output, drawn_bags, publish, published_certificate
+    from dpagg.spark.delta import check_output, publish, published_certificate
+    from dpagg.spark.drawn_bags import DrawnBags
 
     release_id = _release_id(spark, config, table.version, insecure_seed)
     account = Account.opened(spark, config) if account is None else account
@@ -182,7 +183,7 @@ def aggregate_table(
     promise = drawn.certificate | account.publishing()
     comments = _PLAIN_COMMENTS if promise["engine"] == "plain" else _COMMENTS
     publish(
-        drawn_bags(spark, drawn.finish, drawn.sums),
+        DrawnBags(spark, drawn.finish, drawn.sums),
         config.output.path,
         promise,
         comments,

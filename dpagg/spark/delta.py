@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
-import numpy as np
-import pyarrow as pa
-from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from dpagg.errors import ConfigError, DataError, EnvironmentFault
-from dpagg.kernels.bag_batches import drawn_sums
-from dpagg.kernels.weights import Finish
+from dpagg.spark.drawn_bags import DrawnBags, commit_first
 from dpagg.spark.engines import spark_faults
 from dpagg.spark.files import (
     file_system,
     hadoop_path,
     is_empty_folder,
+    local_path,
     move_new,
     read_text,
     remove,
@@ -41,34 +39,10 @@ CERTIFICATE_PROPERTY = "dpagg.certificate"
 # The underscore keeps VACUUM from removing the files and readers from taking them for data.
 CERTIFICATE_FILE = "_certificate.json"
 REPORT_FILE = "_report.html"
-_SPARK_SCHEMA = "bag_id bigint, features array<double>, label double"
-
-
-def drawn_bags(spark: SparkSession, finish: Finish, sums: NDArray[np.float64] | None) -> DataFrame:
-    """Return the released rows (bag_id, features, label), drawn where they are written.
-
-    With `sums`, shape (num_bags, r + 1), the weighted sums are given; otherwise each task draws its chunks from the
-    factor in its closure. A task that runs again draws the same rows.
-    """
-    if sums is not None or finish.num_chunks == 1:
-        starts = [finish.bags(chunk) for chunk in range(finish.num_chunks)]
-        parts = [
-            drawn_sums(finish, chunk, None if sums is None else sums[bags.start : bags.stop])
-            for chunk, bags in enumerate(starts)
-        ]
-        return spark.createDataFrame(cast(Any, pa.Table.from_batches(parts)), _SPARK_SCHEMA)
-
-    def draw(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for chunk in batch.column(0).to_pylist():
-                yield drawn_sums(finish, chunk, None)
-
-    parallel = min(finish.num_chunks, max(spark.sparkContext.defaultParallelism, finish.num_chunks // 64))
-    return spark.range(0, finish.num_chunks, 1, parallel).mapInArrow(cast(Any, draw), _SPARK_SCHEMA)
 
 
 def publish(
-    df: DataFrame,
+    rows: DataFrame | DrawnBags,
     path: str,
     certificate: dict[str, Any],
     comments: dict[str, str],
@@ -85,7 +59,7 @@ def publish(
 
     Parameters
     ----------
-    df : DataFrame
+    rows : DataFrame or DrawnBags
         Rows of the release; where they are drawn from the input as they are written, `confirm` is needed.
     path : str
         Where nothing is yet.
@@ -105,20 +79,15 @@ def publish(
     EnvironmentFault
         If the write fails; nothing of it is then left, unless the process was killed.
     """
-    spark = df.sparkSession
+    spark = rows.spark if isinstance(rows, DrawnBags) else rows.sparkSession
     text, transaction = _text(certificate), _transaction(certificate)
-    commented = df.select(*(F.col(name).alias(name, metadata={"comment": comments[name]}) for name in df.columns))
     target = _qualified(spark, path)
     staging = _new_staging(spark, path, target)
     try:
         with spark_faults("while the release was written", path="output.path"):
-            table = staging.replace("`", "``")
-            writer = commented.writeTo(f"delta.`{table}`").using("delta")
-            for name, value in zip(("txnAppId", "txnVersion"), map(str, transaction), strict=True):
-                writer = writer.option(name, value)
             with _tasks_ended(spark):
-                writer.tableProperty(CERTIFICATE_PROPERTY, text).create()
-            remove_unlisted(spark, staging, spark.read.format("delta").load(staging).inputFiles(), ".parquet")
+                listed = _write(rows, staging, comments, text, transaction)
+            remove_unlisted(spark, staging, listed, ".parquet")
             _write_text(spark, f"{staging}/{CERTIFICATE_FILE}", text)
             if page is not None:
                 _write_text(spark, f"{staging}/{REPORT_FILE}", page)
@@ -135,6 +104,32 @@ def publish(
             path="output.path",
             remedy="Use neither: choose a new path for each. Both count as made.",
         )
+
+
+def _write(
+    rows: DataFrame | DrawnBags, folder: str, comments: dict[str, str], certificate: str, transaction: tuple[str, int]
+) -> list[str]:
+    """Make a Delta table in a new folder, and return its files."""
+    local = local_path(folder)
+    if isinstance(rows, DrawnBags) and local is not None:
+        try:
+            written = rows.write(local)
+            commit_first(local, written, comments, {CERTIFICATE_PROPERTY: certificate}, transaction)
+        except OSError as error:
+            raise EnvironmentFault(
+                f"{os.strerror(error.errno) if error.errno else 'the disk failed'} while the release was written",
+                path="output.path",
+                remedy="Check that the folder can be written to and its disk has room, then run again.",
+            ) from None
+        return [file.name for file in written]
+    df = rows.frame() if isinstance(rows, DrawnBags) else rows
+    commented = df.select(*(F.col(name).alias(name, metadata={"comment": comments[name]}) for name in df.columns))
+    table = folder.replace("`", "``")
+    writer = commented.writeTo(f"delta.`{table}`").using("delta")
+    for name, value in zip(("txnAppId", "txnVersion"), map(str, transaction), strict=True):
+        writer = writer.option(name, value)
+    writer.tableProperty(CERTIFICATE_PROPERTY, certificate).create()
+    return list(df.sparkSession.read.format("delta").load(folder).inputFiles())
 
 
 @contextmanager

@@ -134,11 +134,11 @@ def move_new(spark: SparkSession, source: str, target: str, shown: str) -> None:
         path="output.path",
         remedy="Run again: if it holds this very release, that is found.",
     )
-    local = _local(target)
+    local = local_path(target)
     if local is not None:
         # The system's own rename refuses a folder that holds anything; Hadoop's would copy into it.
         try:
-            os.rename(cast(str, _local(source)), local)
+            os.rename(cast(str, local_path(source)), local)
         except OSError as error:
             if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
                 raise taken from None
@@ -157,7 +157,8 @@ def move_new(spark: SparkSession, source: str, target: str, shown: str) -> None:
         raise EnvironmentFault(f"the release could not be moved to {shown}", path="output.path")
 
 
-def _local(uri: str) -> str | None:
+def local_path(uri: str) -> str | None:
+    """Return the path of a folder on a mounted file system, None for one that is elsewhere."""
     # Hadoop writes paths as they are, without escapes.
     return "/" + uri.removeprefix("file:").lstrip("/") if uri.startswith("file:") else None
 

@@ -43,7 +43,7 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 PASS = "^(treeAggregate|collect) at .*engines"
 BAGS = "^first at .*bagging"
-WRITE = "recordDelta"
+WRITE = "recordDelta|collect at .*drawn_bags"
 HELD = f"{BAGS}|{WRITE}"  # the third one and all after it take bags from a cache
 
 

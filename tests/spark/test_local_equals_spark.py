@@ -22,7 +22,7 @@ from dpagg.runs.aggregate import draw_release
 from dpagg.runs.plan import plan_release
 from dpagg.runs.private_fit import fit_data
 from dpagg.runs.sampled import draw_sampled, plan_bags, sampled_certificate
-from dpagg.spark.delta import drawn_bags
+from dpagg.spark.drawn_bags import DrawnBags
 from dpagg.spark.reading import normalise
 from dpagg.spark.regression_data import packed_rows
 from dpagg.spark.rows import SparkRows
@@ -103,7 +103,7 @@ def test_releases_over_the_whole_table(spark, floor):
         drawn.append(draw_release(plan, config, Secret.insecure(SEED), "release"))
     on_spark, local = drawn
     one, other = (
-        as_matrix(drawn_bags(spark, on_spark.finish, on_spark.sums)),
+        as_matrix(DrawnBags(spark, on_spark.finish, on_spark.sums).frame()),
         as_matrix(drawn_table(local.finish, local.sums)),
     )
     assert one.shape == other.shape == (500, 11)

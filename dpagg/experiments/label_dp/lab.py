@@ -130,7 +130,7 @@ class Lab:
         self, epsilon: float, seed: int, *, num_bags: int | str = "auto", floor: dict[str, Any] = _NOISE
     ) -> dict[str, Any]:
         """Draw a release of WTD-FLAG and return its losses."""
-        from dpagg.spark.delta import drawn_bags
+        from dpagg.spark.drawn_bags import DrawnBags
 
         mechanism, privacy = {"name": "wtd-flag", "num_bags": num_bags}, {"epsilon": epsilon, "floor": floor}
         config, plan = self.prepared.aggregate(mechanism, privacy), self.plan(mechanism, privacy)
@@ -138,7 +138,7 @@ class Lab:
         # One name for all epsilons: they share their draws, so that they differ by noise and not by luck.
         name = f"wtd-flag/{floor['kind']}/{plan.calibrated.num_bags}"
         drawn = draw_release(plan, config, Secret.insecure(seed), name)
-        bags = drawn_bags(self._spark, drawn.finish, drawn.sums)
+        bags = DrawnBags(self._spark, drawn.finish, drawn.sums).frame()
         return self._fitted(bags, drawn.certificate)
 
     def sampled_wtd_flag(self, epsilon: float, seed: int, bag_size: int) -> dict[str, Any]:

@@ -1,0 +1,94 @@
+"""Bags that tasks write themselves: the table that Spark's writer makes, and nothing else in the folder."""
+
+import json
+import os
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+from dpagg.errors import EnvironmentFault
+from dpagg.kernels.rows import RowRule
+from dpagg.kernels.schema import Label, Numeric, Schema
+from dpagg.kernels.streams import Secret
+from dpagg.kernels.weights import BAGS_PER_CHUNK, Finish
+from dpagg.spark.delta import publish, published_certificate, read_certificate
+from dpagg.spark.drawn_bags import DrawnBags
+
+COMMENTS = {"bag_id": "number", "features": "sums", "label": "sum of `labels`"}
+PROMISE = {"release_id": "x", "words": 'µ "quoted"', "ledger": {"entry": 4}}
+RULE = RowRule(Schema((Numeric("a", -1, 1), Numeric("b", -1, 1)), Label("y", 0, 1, 0.0)))
+
+
+def drawn(spark, num_bags, *, given=False):
+    factor = np.array([[3.0, 1.0, 0.5, 2.0], [0, 2.0, 0.1, 1.0], [0, 0, 1.0, 0.3], [0, 0, 0, 0.2]])
+    finish = Finish(Secret.insecure(5), "x", num_bags, 0.5, RULE, None if given else factor)
+    sums = np.random.default_rng(3).standard_normal((num_bags, 4)) if given else None
+    return DrawnBags(spark, finish, sums)
+
+
+def by_bag(df):
+    rows = df.toPandas().sort_values("bag_id")
+    return np.column_stack([rows["bag_id"], np.stack(rows["features"].to_list()), rows["label"]])
+
+
+@pytest.mark.parametrize(("num_bags", "given"), [(70, False), (70, True), (2 * BAGS_PER_CHUNK + 5, False)])
+def test_it_is_the_table_that_spark_writes(spark, tmp_path, monkeypatch, num_bags, given):
+    bags = drawn(spark, num_bags, given=given)
+    publish(bags, str(tmp_path / "a folder" / "o`wn"), PROMISE, COMMENTS)
+    monkeypatch.setattr("dpagg.spark.delta.local_path", lambda _: None)
+    publish(bags, str(tmp_path / "spark"), PROMISE, COMMENTS)
+    monkeypatch.undo()
+    own, of_spark = (
+        spark.read.format("delta").load(str(path)) for path in (tmp_path / "a folder" / "o`wn", tmp_path / "spark")
+    )
+    assert own.schema == of_spark.schema and own.schema["label"].metadata == {"comment": "sum of `labels`"}
+    np.testing.assert_array_equal(by_bag(own), by_bag(of_spark))
+    np.testing.assert_array_equal(by_bag(own), by_bag(bags.frame()))
+    assert len(np.unique(by_bag(own)[:, 0])) == num_bags
+    path = str(tmp_path / "a folder" / "o`wn")
+    assert read_certificate(spark, path) == published_certificate(spark, path) == PROMISE
+    # As a partner reads it, and as Delta goes on with it.
+    assert len(pd.read_parquet(path)) == num_bags
+    assert spark.sql(f"DESCRIBE HISTORY delta.`{path.replace('`', '``')}`").count() == 1
+    own.limit(1).write.format("delta").mode("append").save(path)
+    assert spark.read.format("delta").load(path).count() == num_bags + 1
+    assert os.listdir(tmp_path / "a folder") == ["o`wn"]
+
+
+def test_the_log_lists_what_is_there(spark, tmp_path):
+    publish(drawn(spark, 3 * BAGS_PER_CHUNK), str(tmp_path / "out"), PROMISE, COMMENTS)
+    lines = (tmp_path / "out" / "_delta_log" / f"{0:020}.json").read_text().splitlines()
+    added = [line["add"] for line in map(json.loads, lines) if "add" in line]
+    assert len(added) == 2 and {each["path"] for each in added} == {
+        p.name for p in (tmp_path / "out").glob("*.parquet")
+    }
+    for each in added:
+        file = tmp_path / "out" / each["path"]
+        assert each["size"] == file.stat().st_size
+        assert json.loads(each["stats"]) == {"numRecords": pq.read_metadata(file).num_rows}
+
+
+def test_files_that_the_driver_does_not_see_are_no_release(spark, tmp_path, monkeypatch):
+    """As where each machine has a disk of its own under that path."""
+    original = DrawnBags.write
+
+    def elsewhere(bags, folder):
+        monkeypatch.setattr("pathlib.Path.is_file", lambda _: False)
+        return original(bags, folder)
+
+    monkeypatch.setattr(DrawnBags, "write", elsewhere)
+    with pytest.raises(EnvironmentFault, match="not there for the driver"):
+        publish(drawn(spark, 2 * BAGS_PER_CHUNK), str(tmp_path / "out"), PROMISE, COMMENTS)
+    monkeypatch.undo()
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("num_bags", [70, 2 * BAGS_PER_CHUNK])
+def test_a_folder_that_vanishes_is_no_release(spark, tmp_path, monkeypatch, num_bags):
+    original = DrawnBags.write
+    monkeypatch.setattr(DrawnBags, "write", lambda bags, folder: original(bags, folder + "/gone"))
+    with pytest.raises(EnvironmentFault, match="while the release was written"):
+        publish(drawn(spark, num_bags), str(tmp_path / "out"), PROMISE, COMMENTS)
+    assert os.listdir(tmp_path) == []
