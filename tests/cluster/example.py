@@ -44,7 +44,7 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
 PASS = "^(treeAggregate|collect) at .*engines"
 BAGS = "^first at .*bagging"
 WRITE = "recordDelta|collect at .*drawn_bags"
-HELD = f"{BAGS}|{WRITE}"  # the third one and all after it take bags from a cache
+HELD = f"{BAGS}|{WRITE}"  # the third one and all after it take bags from a cache; the fifth writes them
 
 
 def write_table(folder: Path, num_files: int, rows_a_file: int) -> Path:

@@ -41,7 +41,7 @@ KILLED = [
     ("factor", PASS, 3),
     ("factor", WRITE, 1),
     ("rows", PASS, 3),
-    ("flag", HELD, 3),
+    ("flag", HELD, 5),
     ("lag", WRITE, 1),
     ("ihm", PASS, 3),
 ]
