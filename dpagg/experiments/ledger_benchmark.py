@@ -1,12 +1,9 @@
 """Time of a ledger after a thousand releases: what ``dpagg ledger show`` and the charge of a release take.
 
 ``python -m dpagg.experiments.ledger_benchmark --folder DIR`` makes a Delta ledger in DIR of 1,000 releases of three
-commits each (what is there already is kept), and then takes turns, each in a process of its own: reading the ledger,
-and three whole releases of 20,000 rows that are charged to it, of which the first pays for what Java loads. All
-releases are of the same rows, so that each charge composes all of them.
-
-All but the last 10 releases are written as a MERGE leaves them, one commit in Delta's log and one file each, without
-running 2,970 of them; ``--merges`` makes each commit through the ledger, which takes about an hour on a free machine.
+commits each (what is there already is kept; the rest takes a quarter of an hour), and then takes turns, each in a
+process of its own: reading the ledger, and three whole releases of 20,000 rows that are charged to it, of which the
+first pays for what Java loads. All releases are of the same rows, so that each charge composes all of them.
 """
 
 from __future__ import annotations
@@ -17,19 +14,14 @@ import os
 import subprocess
 import sys
 import time
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from dpagg.accounting import CurveTable, WeightedAggregation
+from dpagg.accounting import WeightedAggregation
 from dpagg.config import parse_config
 from dpagg.experiments.measuring import processor_seconds
-from dpagg.ledger import Entry, Ledger, Request
-from dpagg.ledger.entries import PUBLISHING, RESERVED, SETTLED
+from dpagg.ledger import Ledger, Request
 from dpagg.runs.aggregate import run_aggregate
 from dpagg.runs.ledgers import show_ledger
 from dpagg.runs.monitoring import Monitor
@@ -43,7 +35,6 @@ if TYPE_CHECKING:
 _BUDGET = {"epsilon": 50.01, "delta": 1e-5}
 _CLAIM = {"epsilon": 0.05, "delta": 1e-10}
 _ROWS = 20_000
-_MERGED = 10  # releases that are made by the ledger itself
 
 
 class _Clock(Monitor):
@@ -62,30 +53,27 @@ class _Clock(Monitor):
         super().enter(stage)
 
 
-def build(spark: SparkSession, path: str, num_releases: int, *, merges: bool) -> None:
-    """Add releases until there are so many."""
+def build(spark: SparkSession, path: str, num_releases: int) -> None:
+    """Charge, publish and settle releases until there are so many."""
     ledger = Ledger(DeltaStore(spark, path))
-    done = len(ledger.book().charges("ads"))
-    for number in range(done, num_releases):
-        if number == 1 and not merges:
-            _write_releases(Path(path), range(1, num_releases - _MERGED))
-        if number == 0 or merges or number >= num_releases - _MERGED:
-            receipt = ledger.charge(
-                Request(
-                    dataset="ads",
-                    partition="all",
-                    release_id=f"{number:064x}",
-                    event=_event(number),
-                    unit="one label",
-                    adjacency="change_one_label",
-                    budget_epsilon=_BUDGET["epsilon"],
-                    budget_delta=_BUDGET["delta"],
-                    disjoint=False,
-                    **_CLAIM,
-                )
+    for number in range(len(ledger.book().charges("ads")), num_releases):
+        receipt = ledger.charge(
+            Request(
+                dataset="ads",
+                partition="all",
+                release_id=f"{number:064x}",
+                event=_event(number),
+                unit="one label",
+                adjacency="change_one_label",
+                budget_epsilon=_BUDGET["epsilon"],
+                budget_delta=_BUDGET["delta"],
+                disjoint=False,
+                **_CLAIM,
             )
-            ledger.publishing(receipt)
-            ledger.settle(receipt)
+        )
+        ledger.publishing(receipt)
+        ledger.settle(receipt)
+        if (number + 1) % 50 == 0:
             sys.stderr.write(f"{number + 1} releases\n")
 
 
@@ -98,56 +86,6 @@ def _event(number: int) -> WeightedAggregation:
         residual_floor=18_000.0,
         residual_bound=1.0,
     )
-
-
-def _write_releases(table: Path, numbers: range) -> None:
-    """Write commits after the last one of a table: each moves the head, adds a row, and writes the one file anew."""
-    log = table / "_delta_log"
-    version = max(int(each.stem) for each in log.glob("*.json"))
-    commit = [json.loads(line) for line in (log / f"{version:020}.json").read_text().splitlines()]
-    info = next(each["commitInfo"] for each in commit if "commitInfo" in each)
-    live = next(each["add"] for each in commit if "add" in each)
-    rows = pq.read_table(table / live["path"])
-    head = next(row for row in rows.to_pylist() if row["id"] == "head")
-    kept = [row for row in rows.to_pylist() if row["id"] != "head"]
-    previous, sequence = head["hash"], head["sequence"]
-    tables = [CurveTable.of(_event(number)) for number in range(20)]
-    for number in numbers:
-        curve = tables[number % 20]
-        charge = sequence + 1
-        for kind in (RESERVED, PUBLISHING, SETTLED):
-            body: dict[str, Any] = {}
-            if kind == RESERVED:
-                body = {"event": _event(number).to_dict(), **_CLAIM}
-                body["curve"] = {"step": curve.step, "deltas": list(curve.deltas)}
-            entry = Entry(
-                sequence=sequence + 1,
-                kind=kind,
-                previous=previous,
-                time="2026-01-01T00:00:00+00:00",
-                run="made up",
-                dataset="ads",
-                partition="all",
-                release_id=f"{number:064x}",
-                charge=charge,
-                body=body,
-            )
-            sequence, previous, version = entry.sequence, entry.hash, version + 1
-            kept.append({"id": str(sequence), "sequence": sequence, "hash": previous, "content": entry.text})
-            content = json.loads(head["content"]) | {"table_version": version}
-            head = {**head, "sequence": sequence, "hash": previous, "content": json.dumps(content, sort_keys=True)}
-            name = f"part-00000-{uuid.uuid4()}-c000.snappy.parquet"
-            # A VACUUM would have removed all files but the last.
-            (table / live["path"]).unlink()
-            pq.write_table(pa.Table.from_pylist([head, *kept], rows.schema), table / name)
-            size, now = (table / name).stat().st_size, int(time.time() * 1000)
-            removed = {"path": live["path"], "deletionTimestamp": now, "dataChange": True, "size": live["size"]}
-            removed |= {"extendedFileMetadata": True, "partitionValues": {}}
-            live = {"path": name, "partitionValues": {}, "size": size, "modificationTime": now, "dataChange": True}
-            told = {"commitInfo": info | {"timestamp": now, "operation": "MERGE", "readVersion": version - 1}}
-            told["commitInfo"]["txnId"] = str(uuid.uuid4())
-            lines = "".join(json.dumps(each) + "\n" for each in (told, {"add": live}, {"remove": removed}))
-            (log / f"{version:020}.json").write_text(lines)
 
 
 def _read(folder: Path) -> dict[str, Any]:
@@ -211,21 +149,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--folder", type=Path, required=True, help="for the ledger and what is released")
     parser.add_argument("--releases", type=int, default=1000, help="that the ledger holds before anything is timed")
-    parser.add_argument("--merges", action="store_true", help="make each commit of the ledger by a MERGE")
     parser.add_argument("--rounds", type=int, default=3, help="processes of each kind")
     parser.add_argument("--part", choices=("build", "read", "charge"), help="one part, in this process")
     given = parser.parse_args()
     folder = given.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     if given.part == "build":
-        build(spark_session(), str(folder / "ledger"), given.releases, merges=given.merges)
+        build(spark_session(), str(folder / "ledger"), given.releases)
         return
     if given.part is not None:
         sys.stdout.write(json.dumps({"read": _read, "charge": _charge}[given.part](folder)) + "\n")
         return
     own = [sys.executable, "-m", "dpagg.experiments.ledger_benchmark", "--folder", str(folder)]
-    how = ["--merges"] if given.merges else []
-    subprocess.run([*own, "--releases", str(given.releases), "--part", "build", *how], check=True)
+    subprocess.run([*own, "--releases", str(given.releases), "--part", "build"], check=True)
     for _ in range(given.rounds):
         for part in ("read", "charge"):
             load = os.getloadavg()[0]

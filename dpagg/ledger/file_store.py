@@ -59,9 +59,6 @@ class FileStore:
                 remedy="Free space or mend the rights, then run again: a rerun knows how far the last run came.",
             ) from None
 
-    def prepare(self) -> None:
-        """See `dpagg.ledger.store.Store`: an append is quick here."""
-
     def _write(self, text: str) -> None:
         partial = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}.unfinished")
         try:

@@ -119,12 +119,11 @@ class Ledger:
         self._seen = Book(self._store.read())
         return self._seen
 
-    def prepare(self) -> None:
-        """Do what a charge needs before its cost is known, in any thread; adds nothing, raises nothing.
+    def read_ahead(self) -> None:
+        """Read the ledger in any thread, so that the reading of a charge finds code loaded and lines parsed.
 
-        What the charge decides on is read again then.
+        It raises nothing: the charge reads again, and meets what is to be met.
         """
-        self._store.prepare()
         with suppress(Exception):
             self._store.read()
 

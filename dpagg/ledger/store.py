@@ -38,6 +38,3 @@ class Store(Protocol):
         EnvironmentFault
             If it can't be written. The entries may or may not be there then.
         """
-
-    def prepare(self) -> None:
-        """Do ahead of an append what it takes time for, in any thread; adds nothing, raises nothing."""

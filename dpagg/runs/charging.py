@@ -55,12 +55,12 @@ class Account:
         config: AggregateConfig | PrivateFitConfig,
         monitor: Monitor | None = None,
     ) -> Account:
-        """Return the account of a run; the ledger is read ahead while the run looks at features (`Store.prepare`)."""
+        """Return the account of a run; the ledger is read ahead while the run looks at features."""
         section = config.ledger
         ledger = None if section is None else Ledger(ledger_store(spark, section.path))
         account = cls(ledger, config, monitor=Monitor() if monitor is None else monitor)
         if ledger is not None:
-            account._ahead = Thread(target=ledger.prepare, daemon=True)
+            account._ahead = Thread(target=ledger.read_ahead, daemon=True)
             account._ahead.start()
         return account
 

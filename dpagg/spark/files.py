@@ -72,12 +72,19 @@ def read_text(spark: SparkSession, path: str) -> str | None:
         return None
 
 
+def write_bytes(spark: SparkSession, path: str, content: bytes) -> None:
+    """Write a file of a few megabytes, over one that is there; what Hadoop raises goes on."""
+    stream = file_system(spark, path).create(hadoop_path(spark, path), True)
+    try:
+        stream.write(content)
+    finally:
+        stream.close()
+
+
 def write_text(spark: SparkSession, path: str, text: str) -> None:
     """Write a small file whole: to another name first, then moved."""
     files, partial = file_system(spark, path), f"{path}{_UNFINISHED}"
-    stream = files.create(hadoop_path(spark, partial), True)
-    stream.write(text.encode())
-    stream.close()
+    write_bytes(spark, partial, text.encode())
     files.delete(hadoop_path(spark, path), False)
     files.rename(hadoop_path(spark, partial), hadoop_path(spark, path))
 

@@ -9,7 +9,7 @@ import pytest
 from dpagg.accounting import GaussianRelease
 from dpagg.errors import DataError, PrivacyError
 from dpagg.ledger import Conflict, Entry, Ledger, Request
-from dpagg.spark import ledger_store
+from dpagg.ledger.entries import START
 from dpagg.spark.ledger_store import DeltaStore
 
 
@@ -52,14 +52,18 @@ def test_who_decided_on_an_old_head_adds_nothing(spark, path):
     assert [charge.release_id for charge in Ledger(fast).book().charges("ads")] == ["r1", "r2"]
 
 
-def test_rows_come_back_as_spark_reads_them(spark, path, monkeypatch):
+def test_rows_come_back_as_spark_reads_them(spark, path):
     ledger = charged(spark, path, 3)
-    store = DeltaStore(spark, path)
-    entries = store.read()
-    # Delta's own query finds the same, where its checksum files don't list the table's files.
-    monkeypatch.setattr(DeltaStore, "_listed", lambda *_: None)
+    entries = DeltaStore(spark, path).read()
+    rows = spark.read.format("delta").load(path).orderBy("sequence").collect()
+    assert "\n".join(row.content for row in rows if row.id != "head") == "\n".join(entry.text for entry in entries)
+    # Delta's own query finds the files where its checksum files don't list them.
+    for file in (Path(path) / "_delta_log").glob("*.crc"):
+        file.unlink()
+    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
     assert DeltaStore(spark, path).read() == entries == tuple(ledger.book().entries)
-    monkeypatch.undo()
+    ledger.charge(request("r4", partition="p4"))
+    assert DeltaStore(spark, path).read()[: len(entries)] == entries
     [live] = {each.rpartition("/")[2] for each in spark.read.format("delta").load(path).inputFiles()}
     (Path(path) / live).write_bytes(b"PAR1")
     (Path(path) / f".{live}.crc").unlink()
@@ -67,33 +71,46 @@ def test_rows_come_back_as_spark_reads_them(spark, path, monkeypatch):
         DeltaStore(spark, path).read()
 
 
-def test_what_is_done_ahead_adds_nothing_and_raises_nothing(spark, path, tmp_path, monkeypatch):
-    rehearsed = []
-
-    def rehearse(store, folder, original=DeltaStore._rehearse):
-        original(store, folder)
-        rehearsed.append((folder, spark.read.format("delta").load(str(folder)).count()))
-
-    monkeypatch.setattr(DeltaStore, "_rehearse", rehearse)
-    monkeypatch.setattr(ledger_store, "_REHEARSED", set())
-    charged(spark, path, 1)
-    store = DeltaStore(spark, path)
-    found = store.read(), store.history()
-    store.prepare()
-    assert (store.read(), store.history()) == found
-    [(folder, rows)] = rehearsed
-    assert rows == 2 and not folder.exists()
-    assert str(folder).startswith(spark.sparkContext.getConf().get("spark.local.dir"))
-    DeltaStore(spark, str(tmp_path / "none")).prepare()
+def test_what_is_read_ahead_raises_nothing(spark, path, tmp_path):
+    Ledger(DeltaStore(spark, str(tmp_path / "none"))).read_ahead()
     assert not (tmp_path / "none").exists()
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "file").touch()
-    monkeypatch.setattr(DeltaStore, "_rehearse", lambda *_: 1 / 0)
-    monkeypatch.setattr(ledger_store, "_REHEARSED", set())
-    DeltaStore(spark, str(tmp_path / "foreign")).prepare()
-    assert not ledger_store._REHEARSED
-    store.prepare()
-    assert ledger_store._REHEARSED
+    foreign = Ledger(DeltaStore(spark, str(tmp_path / "foreign")))
+    foreign.read_ahead()
+    with pytest.raises(PrivacyError, match="without the log"):
+        foreign.charge(request("r9"))
+
+
+def test_an_append_is_one_commit_that_replaces_the_file_which_was_read(spark, path):
+    """A file that comes to be after the reading, by whatever hand, belongs to no entry that was checked."""
+    charged(spark, path)
+    store = DeltaStore(spark, path)
+    before, versions = store.read(), len(store.history())
+    Ledger(store).charge(request("r9", partition="p9"))
+    assert store.read()[: len(before)] == before and len(store.history()) == versions + 1
+    assert len(spark.read.format("delta").load(path).inputFiles()) == 1
+    assert {row.id for row in spark.read.format("delta").load(path).collect()} == {"head", "1", "4", "5"}
+    spark.sql(f"INSERT INTO delta.`{path}` SELECT id, sequence, hash, content FROM delta.`{path}` WHERE id = '4'")
+    entry = Entry(sequence=6, kind="reserved", previous=store._seen.last, time="", run="x")
+    with pytest.raises(Conflict):
+        store.append([entry], entry.previous)
+    assert len(store.history()) == versions + 2
+
+
+@pytest.mark.parametrize("created", [False, True])
+def test_of_two_that_read_one_version_delta_lets_one_commit(spark, path, created):
+    if created:
+        charged(spark, path, 1)
+    slow, fast = DeltaStore(spark, path), DeltaStore(spark, path)
+    seen = slow.read()
+    charged_first = Ledger(fast)
+    charged_first.charge(request("fast", partition="p5"))
+    entry = Entry(sequence=len(seen) + 1, kind="opened", previous=seen[-1].hash if seen else START, time="", run="x")
+    with pytest.raises(Conflict):
+        slow.append([entry], entry.previous)
+    assert [charge.release_id for charge in charged_first.book().charges("ads")][-1] == "fast"
+    assert [row["operation"] for row in fast.history()] == ["UPDATE"] * (created + 1)
 
 
 @pytest.mark.slow
@@ -180,16 +197,6 @@ def test_an_unknown_format_and_a_foreign_table_are_refused(spark, path, tmp_path
     spark.range(3).write.format("delta").save(other)
     with pytest.raises(PrivacyError, match="did not make"):
         Ledger(DeltaStore(spark, other)).book()
-
-
-def test_settings_of_the_session_are_as_before(spark, path):
-    charged(spark, path, 1)  # Delta keeps what it saw last among the settings
-    before = dict(spark.conf.getAll)
-    spark.conf.set("spark.sql.shuffle.partitions", "7")
-    charged(spark, path, 2)
-    changed = {name for name, value in dict(spark.conf.getAll).items() if before.get(name) != value}
-    assert changed - {"spark.databricks.delta.lastCommitVersionInSession"} == {"spark.sql.shuffle.partitions"}
-    assert spark.conf.get("spark.sql.shuffle.partitions") == "7"
 
 
 @pytest.mark.parametrize(("scheme", "warned"), [("s3a", True), ("gs", False)])
