@@ -209,3 +209,16 @@ def test_a_store_without_atomic_commits_is_warned_of(monkeypatch, caplog, spark,
     spark.conf.set(f"spark.delta.logStore.{scheme}.impl", "io.delta.storage.S3DynamoDBLogStore")
     DeltaStore(spark, f"{scheme}://bucket/ledger")
     assert not caplog.records
+
+
+def test_defaults_of_the_session_make_no_other_table(spark, path):
+    defaults = {"enableDeletionVectors": "true", "columnMapping.mode": "name", "checkpointInterval": "2"}
+    for name, value in defaults.items():
+        spark.conf.set(f"spark.databricks.delta.properties.defaults.{name}", value)
+    charged(spark, path, 1)
+    shutil.rmtree(path)  # Delta still remembers it
+    assert len(charged(spark, path, 2).book().entries) == 4
+    made = spark.sql(f"DESCRIBE DETAIL delta.`{path}`").first()
+    assert (made.minReaderVersion, made.minWriterVersion) == (1, 2)
+    assert made.properties["delta.checkpointInterval"] == "100"
+    assert "delta.enableDeletionVectors" not in made.properties
