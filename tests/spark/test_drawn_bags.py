@@ -52,6 +52,13 @@ def test_it_is_the_table_that_spark_writes(spark, tmp_path, monkeypatch, num_bag
     # As a partner reads it, and as Delta goes on with it.
     assert len(pd.read_parquet(path)) == num_bags
     assert spark.sql(f"DESCRIBE HISTORY delta.`{path.replace('`', '``')}`").count() == 1
+    jvm = spark._jvm
+    jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+    snapshot = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path).unsafeVolatileSnapshot()
+    assert snapshot.checksumOpt().isDefined()
+    # Delta replays the log and compares: it raises, or says False.
+    assert snapshot.validateChecksum(jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(jvm.java.util.HashMap()))
+    assert snapshot.checksumOpt().get().setTransactions().get().toString() == snapshot.setTransactions().toString()
     own.limit(1).write.format("delta").mode("append").save(path)
     assert spark.read.format("delta").load(path).count() == num_bags + 1
     assert os.listdir(tmp_path / "a folder") == ["o`wn"]
