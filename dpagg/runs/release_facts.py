@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
 import secrets
 from typing import Any
 
@@ -31,6 +32,11 @@ def input_terms(config: AggregateConfig | PrivateFitConfig) -> list[str]:
             "The query that makes the input was written so that neither which rows there are, nor whether a row key "
             "repeats, nor any feature depends on a label: no filter, no inner join, no count of labels. It is not "
             "checked."
+        )
+    if re.search(r"\bover\b", config.input.sql or "", re.IGNORECASE):
+        terms.append(
+            "Rows that the query's windows put in an order don't tie in it, or a tie changes nothing: each pass over "
+            "the input sees the same table. It is not checked."
         )
     if window is not None:
         terms.append(
