@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
+from collections.abc import Callable
 
 import numpy as np
 import pyarrow as pa
@@ -255,19 +256,26 @@ def test_wrong_batches_are_refused_without_a_cell() -> None:
         encode_features(pa.RecordBatch.from_arrays([pa.array([1.0])], names=["x"]), Schema((Hashed("x", 3),), LABEL))
 
 
-def test_a_million_rows_of_twenty_numbers_take_a_fraction_of_a_second() -> None:
-    rng = np.random.default_rng(21)
-    names = [f"x{place}" for place in range(20)]
-    batch = pa.RecordBatch.from_arrays([pa.array(rng.normal(size=1_000_000)) for _ in names], names=names)
-    schema = Schema(tuple(Numeric(name, -3, 3) for name in names), LABEL)
-    encode_features(batch.slice(0, 10_000), schema)
+def _seconds(work: Callable[[], object]) -> float:
+    """Least time of this process in three tries: what else the machine does hardly counts."""
     took = []
     for _ in range(3):
-        start = time.perf_counter()
-        encode_features(batch, schema)
-        took.append(time.perf_counter() - start)
-    # 0.07 s on one quiet core; a loop over rows takes more than 10 s, and a busy machine must not fail this.
-    assert min(took) < 1.0
+        start = time.process_time()
+        work()
+        took.append(time.process_time() - start)
+    return min(took)
+
+
+def test_a_million_rows_of_twenty_numbers_cost_what_a_few_passes_of_numpy_cost() -> None:
+    rng = np.random.default_rng(21)
+    names = [f"x{place}" for place in range(20)]
+    values = rng.normal(size=(1_000_000, 20))
+    batch = pa.RecordBatch.from_arrays([pa.array(column) for column in values.T], names=names)
+    schema = Schema(tuple(Numeric(name, -3, 3) for name in names), LABEL)
+    encode_features(batch.slice(0, 10_000), schema)
+    # 1.8 times as much; a list of the cells alone takes 13 times as much, a loop over rows 25 times and more.
+    yardstick = _seconds(lambda: np.where(np.isfinite(values), np.clip(values, -3, 3), 0.0))
+    assert _seconds(lambda: encode_features(batch, schema)) < 8 * yardstick
 
 
 def test_a_cell_that_is_not_utf8_is_hashed_like_any_other():
