@@ -35,7 +35,7 @@ def browser_command() -> str | None:
 
 
 class Page:
-    """One tab; events are kept in the order they came."""
+    """One tab; its events are kept in the order they came."""
 
     def __init__(self, browser: Browser) -> None:
         self._browser = browser
@@ -54,9 +54,18 @@ class Page:
         )
         scheme = "dark" if dark else "light"
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
-        before = len(self._browser.events)
+        before = len(self.events())
         self.call("Page.navigate", url=url)
-        self._browser.wait_for("Page.loadEventFired", before)
+        self.wait_for("Page.loadEventFired", before)
+
+    def events(self) -> list[dict[str, Any]]:
+        """What came for this tab: one that was looked at before may still tell of itself."""
+        return [each for each in self._browser.events if each.get("sessionId") == self._session]
+
+    def wait_for(self, method: str, before: int = 0) -> None:
+        """Read on until an event of this tab has come, after its first `before` ones."""
+        while not any(each["method"] == method for each in self.events()[before:]):
+            self._browser.receive()
 
     def evaluate(self, script: str) -> Any:
         found = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
@@ -74,15 +83,13 @@ class Page:
 
     def requests(self) -> list[str]:
         """Addresses asked for, without what the page carries itself."""
-        sent = [each["params"] for each in self._browser.events if each["method"] == "Network.requestWillBeSent"]
+        sent = [each["params"] for each in self.events() if each["method"] == "Network.requestWillBeSent"]
         return [each["request"]["url"] for each in sent if not each["request"]["url"].startswith("data:")]
 
     def complaints(self) -> list[str]:
         """What the console says: messages of scripts and of the browser itself, refusals of the CSP among them."""
-        said = [
-            each for each in self._browser.events if each["method"] in ("Log.entryAdded", "Runtime.consoleAPICalled")
-        ]
-        thrown = [each for each in self._browser.events if each["method"] == "Runtime.exceptionThrown"]
+        said = [each for each in self.events() if each["method"] in ("Log.entryAdded", "Runtime.consoleAPICalled")]
+        thrown = [each for each in self.events() if each["method"] == "Runtime.exceptionThrown"]
         return [json.dumps(each["params"]) for each in (*said, *thrown)]
 
 
@@ -103,18 +110,14 @@ class Browser:
         while data:
             data = data[os.write(self._writing, data) :]
         while True:
-            found = self._receive()
+            found = self.receive()
             if found.get("id") == self._number:
                 if "error" in found:
                     raise AssertionError(f"{method}: {found['error']}")
                 return found["result"]
 
-    def wait_for(self, method: str, before: int) -> None:
-        """Read on until an event has come, after the first `before` events."""
-        while not any(each["method"] == method for each in self.events[before:]):
-            self._receive()
-
-    def _receive(self) -> dict[str, Any]:
+    def receive(self) -> dict[str, Any]:
+        """Read the next message, and keep it if it tells of an event."""
         while b"\0" not in self._buffer:
             read = os.read(self._reading, 1 << 16)
             if not read:
