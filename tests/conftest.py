@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# The same examples in each run, so that a failure belongs to a change; --hypothesis-profile=default looks further.
-settings.register_profile("repeatable", derandomize=True)
+# The same examples in each run, so that a failure belongs to a change; --hypothesis-profile=default looks further. No
+# limits of time for an example or its making: a busy machine passes them.
+settings.register_profile("repeatable", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("repeatable")
 
 # Tests compile far more than they train: without the compiler's last passes they take two thirds of the time.
