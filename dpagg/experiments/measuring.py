@@ -47,21 +47,26 @@ class PeakMemory:
         self._thread.join()
 
     def _watch(self) -> None:
+        # What takes less than a tenth of a second is looked at too.
+        self._look()
         while not self._stop.wait(0.1):
-            parents: dict[int, int] = {}
-            sizes: dict[int, tuple[str, int]] = {}
-            for status in Path("/proc").glob("[0-9]*/status"):
-                try:
-                    fields = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)
-                except OSError:
-                    continue
-                process = int(status.parent.name)
-                parents[process] = int(fields["PPid"])
-                sizes[process] = (fields["Name"].strip(), int(fields.get("VmRSS", "0 kB").split()[0]) << 10)
-            for process, (name, size) in sizes.items():
-                if process == os.getpid() or not _descends(process, os.getpid(), parents):
-                    continue
-                if name == "java":
-                    self.jvm = max(self.jvm, size)
-                elif name.startswith("python"):
-                    self.worker = max(self.worker, size)
+            self._look()
+
+    def _look(self) -> None:
+        parents: dict[int, int] = {}
+        sizes: dict[int, tuple[str, int]] = {}
+        for status in Path("/proc").glob("[0-9]*/status"):
+            try:
+                fields = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)
+            except OSError:
+                continue
+            process = int(status.parent.name)
+            parents[process] = int(fields["PPid"])
+            sizes[process] = (fields["Name"].strip(), int(fields.get("VmRSS", "0 kB").split()[0]) << 10)
+        for process, (name, size) in sizes.items():
+            if process == os.getpid() or not _descends(process, os.getpid(), parents):
+                continue
+            if name == "java":
+                self.jvm = max(self.jvm, size)
+            elif name.startswith("python"):
+                self.worker = max(self.worker, size)
