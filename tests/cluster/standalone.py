@@ -198,6 +198,9 @@ class Application:
             "spark.driver.host": HOSTS[0],
             "spark.driver.bindAddress": HOSTS[0],
             "spark.ui.port": "0",
+            # On a busy machine one executor could do all the work before the other one is there.
+            "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+            "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
             "spark.sql.shuffle.partitions": "4",
             "spark.databricks.delta.snapshotPartitions": "2",
             **conf,
