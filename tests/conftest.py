@@ -91,7 +91,7 @@ def spark_submit() -> Callable[..., subprocess.CompletedProcess[str]]:
             [str(command), "--master", "local[2]", *map(str, arguments)],
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=1500,
             check=False,
             cwd=ROOT,
             env=environment | (env or {}),

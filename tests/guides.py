@@ -143,7 +143,7 @@ class Reader:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         done = subprocess.run(
             ["bash", "-c", line],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=1500,
             env=os.environ | {"PATH": path, "PYTHONPATH": str(ROOT)},
         )  # fmt: skip
         return done.returncode, done.stdout

@@ -13,7 +13,7 @@ DPAGG = Path(sys.executable).with_name("dpagg")
 
 def dpagg(*arguments, **environment):
     return subprocess.run(
-        [str(DPAGG), *map(str, arguments)], capture_output=True, text=True, timeout=300, env=os.environ | environment
+        [str(DPAGG), *map(str, arguments)], capture_output=True, text=True, timeout=1500, env=os.environ | environment
     )
 
 
@@ -70,7 +70,7 @@ def test_no_java_is_5(tmp_path, demo):
         f"sys.exit(run(['plan', {str(out / 'aggregate.yaml')!r}]))"
     )
     environment = {"PATH": str(tmp_path), "HOME": str(tmp_path)}
-    found = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
+    found = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=1500)
     assert found.returncode == 5 and "Java" in found.stderr and "Traceback" not in found.stderr
     assert found.stdout == ""
 

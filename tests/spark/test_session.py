@@ -24,7 +24,7 @@ def _run(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-c", script],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1500,
         check=False,
         env=os.environ | environment,
     )

