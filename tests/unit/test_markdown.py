@@ -53,7 +53,8 @@ def test_pages_elsewhere_are_there():
         try:
             urllib.request.urlopen(request, timeout=20).close()
         except urllib.error.HTTPError as error:
-            assert error.code in (401, 403, 429, 503), f"{target}: {error.code}"
+            # A page that asks who is there, or a server that has a bad day, is there.
+            assert error.code in (401, 403, 429) or error.code >= 500, f"{target}: {error.code}"
         except OSError as error:
             pytest.skip(f"no way to {urlsplit(target).netloc} from here ({type(error).__name__})")
 
