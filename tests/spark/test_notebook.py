@@ -62,7 +62,7 @@ def test_from_plan_to_release_to_model_to_predictions(df, tmp_path):
     best = np.linalg.lstsq(np.stack(table["features"].to_pylist()), table["label"].to_numpy(), rcond=None)[0]
     np.testing.assert_allclose(model.model.coefficients, best, rtol=1e-6)
     found = model.predict(df, row_id="key", column="guess").toPandas().sort_values("key")
-    np.testing.assert_allclose(found["guess"], model.predict(frame()), rtol=1e-12)
+    np.testing.assert_allclose(found["guess"], model.predict(frame()), rtol=1e-12, atol=1e-9)
 
 
 def test_what_is_refused(df):
