@@ -279,7 +279,8 @@ def test_no_canary_in_model_certificate_or_log(
     said = capfd.readouterr()
     durable = [(tmp_path / "m.json").read_text(), caplog.text, said.out, said.err]
     key = Secret.insecure(seed)._key
-    for canary in ("sparrow", "57.7215", "31.4159", key.hex(), repr(key)):
+    # Digits enough that no drawn coefficient has them by chance.
+    for canary in ("sparrow", "57.72156649", "31.41592653", key.hex(), repr(key)):
         assert not [text for text in durable if canary in text], canary
     assert "csv" in durable[0] and "CSV" in durable[0]  # the search sees the files
     assert json.loads(durable[0])["certificate"]["private"] is False
