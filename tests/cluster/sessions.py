@@ -93,7 +93,7 @@ class Frozen:
         stopped = {name: self._stop(session.executor_process(name)) for name in active}
         self._processes = [process for each in stopped.values() for process in each]
         session.frozen.append(self)
-        self.task = until(lambda: self._hanging(first), f"a task of {stage_name} that hangs", 40)
+        self.task = until(lambda: self._hanging(first), f"a task of {stage_name} that hangs")
         self.stage, self.executor = int(self.task["stageId"]), str(self.task["executorId"])
         for name, processes in stopped.items():
             if name != self.executor:

@@ -42,7 +42,7 @@ def run(tmp_path_factory):
             until(lambda job=application: "Spark Jobs" in job.page("jobs"), "a page of the UI")
             codes.append(application.wait())
         until(lambda: not cluster.applications(), "the end of the applications")
-        until(lambda: not cluster.scratch(), "the end of their scratch", 30)
+        until(lambda: not cluster.scratch(), "the end of their scratch")
     finally:
         cluster.stop()
     return cluster, work, codes
