@@ -132,7 +132,7 @@ class Reader:
     def _do(self, line):
         command, *arguments = words(line)
         if (command, *arguments[:1]) == ("dpagg", "audit"):
-            # Of fresh draws one attack in some thousands refutes a true claim, which is not what is tested.
+            # Of fresh draws one run in some thousands refutes a true claim, which is not what is tested.
             line, arguments = f"{line} --insecure-seed 1", [*arguments, "--insecure-seed", "1"]
         if command == "dpagg" and not self._in_shell:
             from dpagg.cli import run
