@@ -56,7 +56,7 @@ class LineFormat:
         Returns
         -------
         iterator of RecordBatch
-            Blank lines have no row, as where Spark reads CSV. A line with another number of cells has a row at the end
+            Blank lines have no row, unless they hold a delimiter. A line with another number of cells has a row at the end
             of its batch that is marked as malformed, and null otherwise.
         """
         stored = {name.lower(): name for name in self.names}
@@ -79,7 +79,9 @@ class LineFormat:
         """The cells of some columns as text, and how many lines have not as many cells as there are columns."""
         # The first column is there so that a table without columns keeps its rows.
         columns = columns or [self.names[0]]
-        told = pc.greater(pc.binary_length(pc.ascii_ltrim(lines, characters=BLANKS)), 0)
+        # Delimiters alone make a row whose cells are all missing, be they blanks.
+        blanks = BLANKS.replace(self.delimiter, "")
+        told = pc.greater(pc.binary_length(pc.ascii_ltrim(lines, characters=blanks)), 0)
         # Offsets of 64 bits: a batch of long lines may have more than 2 GB.
         bare = lines.filter(told).cast(pa.large_binary())
         empty, end = pa.scalar(b"", bare.type), pa.scalar(b"\n", bare.type)

@@ -16,6 +16,7 @@ from pyspark.sql import types as T
 from dpagg.errors import DataError
 from dpagg.kernels.lines import LineFormat
 from dpagg.kernels.rows import MALFORMED
+from dpagg.kernels.text_cells import BLANKS
 from dpagg.spark.codebook import FixedColumn, read_codebook
 from dpagg.spark.files import read_text
 from dpagg.spark.names import quoted
@@ -24,8 +25,16 @@ __all__ = ["TEXT_FORMATS", "TextSource", "text_lines", "text_table"]
 
 TEXT_FORMATS = ("csv", "json", "fixed-width")
 _CORRUPT = "__dpagg_corrupt"
+_ROW = "__dpagg_object"
 # Spark takes this for no quote at all.
 _NO_QUOTE = "\0"
+# What Jackson lets pass besides JSON, so that a label of no sense stays a label.
+_LENIENT = {
+    "allowNumericLeadingZeros": "true",
+    "allowBackslashEscapingAnyCharacter": "true",
+    "allowUnquotedControlChars": "true",
+    "maxNumLen": str(2**31 - 1),
+}
 # Rows looked at first for each declared column of JSON lines: nearly always all are there.
 _FIRST_ROWS = 1000
 
@@ -95,7 +104,7 @@ def text_table(
     """
     if source.format == "json":
         return _json(spark, source, [name for name in declared if name.lower() not in folders], label)
-    return _fixed_width(spark, source) if source.format == "fixed-width" else _csv(spark, source, folders)
+    return _fixed_width(spark, source) if source.format == "fixed-width" else _csv(spark, source, label, folders)
 
 
 def text_lines(spark: SparkSession, source: TextSource) -> tuple[DataFrame, LineFormat] | None:
@@ -107,7 +116,7 @@ def text_lines(spark: SparkSession, source: TextSource) -> tuple[DataFrame, Line
     return lines, LineFormat(tuple(source.column_names), source.delimiter, tuple(source.null_values))
 
 
-def _csv(spark: SparkSession, source: TextSource, folders: Sequence[str]) -> DataFrame:
+def _csv(spark: SparkSession, source: TextSource, label: str | None, folders: Sequence[str]) -> DataFrame:
     reader = (
         spark.read.option("header", source.header)
         .option("sep", source.delimiter)
@@ -129,16 +138,47 @@ def _csv(spark: SparkSession, source: TextSource, folders: Sequence[str]) -> Dat
                 path="input.column_names",
                 remedy="Name every column, or leave the names out: then they are c0, c1, ...",
             )
+    if label is not None and [name.lower() for name in names] == [label.lower()]:
+        raise DataError(
+            "the label is the only column of a CSV, where a missing one is a blank line, and no row",
+            path="input.path",
+            remedy="Add a column, such as a row key, or store the table as Parquet or Delta.",
+        )
     # Of a part of the columns Spark would not see how many cells a line has.
     df = reader.option("columnPruning", False).schema(_texts([*names, _CORRUPT])).csv(source.path)
+    if not source.delimiter.strip(BLANKS):
+        df = df.unionByName(_blank_rows(spark, source, names))
     return _marked(df, source.null_values)
+
+
+def _blank_rows(spark: SparkSession, source: TextSource, names: Sequence[str]) -> DataFrame:
+    """Lines of nothing but blanks of which some are delimiters.
+
+    Spark takes them for blank lines, and so the label alone would decide whether a row without features is one.
+    """
+    lines = spark.read.text(source.path)
+    line = F.col("value")
+    cells = F.split(line, rf"\Q{source.delimiter}\E", -1)
+    is_row = (F.trim(line, F.lit(BLANKS)) == "") & (F.size(cells) > 1)
+    texts = [F.nullif(F.get(cells, F.lit(position)), F.lit("")).alias(name) for position, name in enumerate(names)]
+    corrupt = F.when(F.size(cells) != len(names), line).alias(_CORRUPT)
+    folders = [F.col(quoted(name)) for name in lines.columns if name != "value"]
+    return lines.filter(is_row).select(*texts, corrupt, *folders)
 
 
 def _json(spark: SparkSession, source: TextSource, declared: Sequence[str], label: str | None) -> DataFrame:
     # With a schema of text no value decides a type, and so none of a label decides an error.
-    reader = spark.read.option("mode", "PERMISSIVE").option("columnNameOfCorruptRecord", _CORRUPT)
-    df = reader.schema(_texts([*declared, _CORRUPT])).json(source.path)
-    df = _marked(df, source.null_values)
+    lines = spark.read.text(source.path)
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, **_LENIENT}
+    line = F.make_valid_utf8("value")
+    if label is not None:
+        # What no quotes are around, such as True, .5 or nothing at all, is made text before anybody takes it for JSON.
+        bare = rf'("\Q{label}\E"\s*:\s*)([^\s",\\\[\]{{}}][^",\\\[\]{{}}]*+|)(?=\s*[,}}])'
+        line = F.regexp_replace(line, F.lit(bare), F.lit('$1"$2"'))
+    row = F.from_json(line, _texts([*declared, _CORRUPT]), options).alias(_ROW)
+    folders = [F.col(quoted(name)) for name in lines.columns if name != "value"]
+    rows = lines.filter(F.trim(F.col("value"), F.lit(BLANKS)) != "").select(row, *folders)
+    df = _marked(rows.select(f"{_ROW}.*", *folders), source.null_values)
     features = [name for name in declared if label is None or name.lower() != label.lower()]
     for rows in (df.limit(_FIRST_ROWS), df):
         counted = rows.agg(*(F.count(F.col(quoted(name))) for name in features)).first() if features else None
@@ -155,16 +195,17 @@ def _json(spark: SparkSession, source: TextSource, declared: Sequence[str], labe
 def _fixed_width(spark: SparkSession, source: TextSource) -> DataFrame:
     columns = read_codebook(read_text(spark, source.codebook or "") or "")
     length = max(column.start + column.width - 1 for column in columns)
-    line = F.col("value")
-    lines = spark.read.text(source.path).select("value").filter(F.trim(line) != "")
-    # A character that takes several bytes would shift what comes behind it.
-    whole = (F.octet_length(line) == length) & (F.char_length(line) == length)
+    line = F.col("value").cast("binary")
+    # Of blanks alone is a row, too, where all cells are missing: else the label would decide whether there is one.
+    lines = spark.read.text(source.path).select("value").filter(F.octet_length(line) > 0)
+    # Places are counted in bytes: a character of several in one cell, the label perhaps, does not shift the others.
+    whole = F.octet_length(line) == length
     cells = [_fixed_cell(line, column, source.null_values).alias(column.name) for column in columns]
     return lines.select(*cells, (~whole).alias(MALFORMED))
 
 
 def _fixed_cell(line: Column, column: FixedColumn, null_values: Sequence[str]) -> Column:
-    text = F.trim(F.substring(line, column.start, column.width))
+    text = F.trim(F.substring(line, column.start, column.width).cast("string"))
     cell = F.when((text != "") & ~text.isin(*null_values), text) if null_values else F.when(text != "", text)
     if not column.is_number:
         return cell
