@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from dpagg.kernels.schema import Numeric, Schema
+from dpagg.spark.names import folder_columns
 
 __all__ = ["Piece", "PlainFiles", "PlainTable", "UnlikeTheTable", "largest_task", "plain_files", "read_pieces"]
 
@@ -38,6 +39,8 @@ _MOST_FILES = 10_000
 _BATCH_ROWS = 8_192
 # Read ahead of each column: a row group is never in memory as a whole.
 _BUFFER_BYTES = 1 << 18
+
+_FIELD_ID = "parquet.field.id"
 
 # Types that both readers take from a file as they are.
 _TYPES = {
@@ -119,18 +122,20 @@ class PlainTable:
         if files is None:
             return None
         stored = {found.name.lower(): found for found in df.schema.fields}
-        folders = {part.partition("=")[0].lower() for path, _ in files.sizes for part in path.split("/") if "=" in part}
+        folders = folder_columns(path for path, _ in files.sizes)
         columns = []
         for declared in (*schema.features, schema.label):
             found = stored[declared.name.lower()]
             kind = found.dataType.simpleString()
             is_text = not isinstance(declared, Numeric) and declared is not schema.label
-            # pyarrow takes a dot for a way into a struct. And a folder's name comes before what its files hold.
+            # pyarrow takes a dot for a way into a struct. A folder's name comes before what its files hold. And Spark
+            # finds a column with a number by its number.
             if (
                 kind not in _TYPES
                 or is_text != (kind == "string")
                 or "." in found.name
                 or found.name.lower() in folders
+                or _FIELD_ID in found.metadata
             ):
                 return None
             columns.append((declared.name, found.name, kind))
@@ -161,7 +166,7 @@ def plain_files(df: DataFrame) -> PlainFiles | None:
     PlainFiles or None
         None if they are not on a file system that is mounted here, or too many.
     """
-    names = df.inputFiles()
+    names = [name for name in df.inputFiles() if not _is_summary(name.rpartition("/")[2])]
     if not 0 < len(names) <= _MOST_FILES:
         return None
     sizes = []
@@ -175,6 +180,11 @@ def plain_files(df: DataFrame) -> PlainFiles | None:
         except OSError:
             return None
     return PlainFiles(tuple(sorted(sizes))) if all(size > 0 for _, size in sizes) else None
+
+
+def _is_summary(name: str) -> bool:
+    """Whether Spark reads no rows of a file that it lists: one of what is in the others."""
+    return name.startswith("_") and "=" not in name
 
 
 class UnlikeTheTable(Exception):

@@ -29,7 +29,7 @@ from dpagg.kernels.lines import LineFormat
 from dpagg.kernels.row_keys import refuse_faulty_key, refuse_malformed, refuse_unowned
 from dpagg.kernels.rows import MALFORMED
 from dpagg.spark.files import qualified, read_text
-from dpagg.spark.names import quoted
+from dpagg.spark.names import folder_columns, quoted
 from dpagg.spark.plain_files import PlainFiles, plain_files
 from dpagg.spark.text_tables import TEXT_FORMATS, TextSource, text_lines, text_table
 
@@ -412,12 +412,17 @@ def _listing_version(spark: SparkSession, source: TableSource) -> dict[str, Any]
         raise DataError(
             f"{source.path!r} holds parquet files", path="input.format", remedy="Set input.format: parquet."
         )
-    folders = {part.partition("=")[0].lower() for path, _, _ in listing for part in path.split("/")[:-1] if "=" in part}
+    if len({path for path, _, _ in listing}) < len(listing):
+        raise DataError(
+            f"{source.path!r} names files twice, so that each of their rows would count twice",
+            path="input.path",
+            remedy="Give a pattern that names each file once.",
+        )
     return {
         "format": source.format,
         **_codebook_version(spark, source),
         "num_files": len(listing),
-        "partition_columns": sorted(folders),
+        "partition_columns": sorted(folder_columns(path for path, _, _ in listing)),
         "listing_sha256": _digest([[path, modified] for path, _, modified in listing]),
         "listing_with_sizes_sha256": _digest(listing),
     }

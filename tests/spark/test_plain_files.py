@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import types as T
 
 from dpagg.config import InputConfig
 from dpagg.errors import DataError
@@ -195,6 +196,55 @@ def test_names_that_mean_something_else_to_pyarrow_or_in_folders_stay_with_spark
         pq.write_table(pa.table({name: [1.0], "y": [1.0]}), path / "part.parquet")
         df = spark.read.parquet(str(tmp_path / name))
         assert PlainTable.of(plain_files(df), df, Schema((Numeric(name, 0, 1),), Label("y", 0, 1, 0))) is None
+
+
+def test_a_column_that_spark_finds_by_its_number_stays_with_spark(spark, tmp_path):
+    spark.conf.set("spark.sql.parquet.fieldId.read.enabled", "true")
+    double = T.DoubleType()
+    numbered = T.StructType([T.StructField("x", double, True, {"parquet.field.id": 1}), T.StructField("y", double)])
+    spark.createDataFrame([(1.0, 2.0)], numbered).coalesce(1).write.parquet(str(tmp_path / "t"))
+    other = pa.schema([pa.field("x", pa.float64(), metadata={"PARQUET:field_id": "9"}), pa.field("y", pa.float64())])
+    pq.write_table(pa.table({"x": [5.0], "y": [1.0]}, other), tmp_path / "t" / "z.parquet")
+    df = spark.read.parquet(str(tmp_path / "t"))
+    assert sorted(df.collect(), key=repr) == [(1.0, 2.0), (None, 1.0)]
+    assert PlainTable.of(plain_files(df), df, Schema((Numeric("x", 0, 1),), Label("y", 0, 1, 0))) is None
+
+
+def test_folders_name_columns_as_spark_escapes_them(spark, tmp_path):
+    """What is special in a name is escaped: no label may hide in one."""
+    df = spark.createDataFrame([(1.0, 2.0), (3.0, 4.0)], "x double, `y:[1] ü` double")
+    df.write.partitionBy("y:[1] ü").parquet(str(tmp_path / "t"))
+    table = read_table(spark, InputConfig(path=str(tmp_path / "t"), format="parquet"))
+    with pytest.raises(DataError, match="laid out by the label"):
+        table.refuse_partitions_by("Y:[1] Ü")
+    (tmp_path / "u" / "%78=3").mkdir(parents=True)
+    pq.write_table(pa.table({"x": [1.0], "y": [1.0]}), tmp_path / "u" / "%78=3" / "part.parquet")
+    df = spark.read.parquet(str(tmp_path / "u"))
+    assert df.select("x").first() == (3,)
+    assert PlainTable.of(plain_files(df), df, Schema((Numeric("x", 0, 1),), Label("y", 0, 1, 0))) is None
+
+
+def test_summaries_of_a_folder_hold_no_rows(spark, folder):
+    schema = pq.read_schema(folder / "part-0.parquet")
+    collected = []
+    pq.write_table(rows_of(20, 8).cast(schema), folder / "part-8.parquet", metadata_collector=collected)
+    collected[0].set_file_path("part-8.parquet")
+    pq.write_metadata(schema, folder / "_metadata", collected)
+    pq.write_metadata(schema, folder / "_common_metadata")
+    pq.write_table(rows_of(20, 9), folder / "_part=9.parquet")
+    plain, other = both(spark, folder)
+    assert_same_passes(dataclasses.replace(plain, df=plain.df.where("false")), other)
+    assert len(plain.plain.files.sizes) == 6
+
+
+@pytest.mark.parametrize("pattern", ["{a/*,a}", "{a/part.parquet,*/part.parquet}"])
+def test_files_that_a_pattern_names_twice_are_refused(spark, tmp_path, pattern):
+    """Each label would count twice."""
+    (tmp_path / "a").mkdir()
+    pq.write_table(pa.table({"x": [1.0], "y": [1.0]}), tmp_path / "a" / "part.parquet")
+    assert spark.read.parquet(f"{tmp_path}/{pattern}").count() == 2
+    with pytest.raises(DataError, match="names files twice"):
+        read_table(spark, InputConfig(path=f"{tmp_path}/{pattern}", format="parquet"))
 
 
 def test_only_whole_parquet_inputs_are_read_so(spark, folder, tmp_path):
