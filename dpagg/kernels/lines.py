@@ -56,8 +56,8 @@ class LineFormat:
         Returns
         -------
         iterator of RecordBatch
-            Blank lines have no row, unless they hold a delimiter. A line with another number of cells has a row at the end
-            of its batch that is marked as malformed, and null otherwise.
+            Blank lines have no row, unless they hold a delimiter. A line with another number of cells has a row at the
+            end of its batch that is marked as malformed, and null otherwise.
         """
         stored = {name.lower(): name for name in self.names}
         wanted = {feature.name: isinstance(feature, Numeric) for feature in schema.features}

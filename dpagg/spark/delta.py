@@ -35,6 +35,8 @@ _LOG = logging.getLogger(__name__)
 # A task that was told to end does so within a few seconds, unless its machine hangs.
 _TASKS_END_SECONDS = 60.0
 
+_TABLE_DEFAULTS = "spark.databricks.delta.properties.defaults."
+
 CERTIFICATE_PROPERTY = "dpagg.certificate"
 # The underscore keeps VACUUM from removing the files and readers from taking them for data.
 CERTIFICATE_FILE = "_certificate.json"
@@ -111,7 +113,7 @@ def _write(
 ) -> list[str]:
     """Make a Delta table in a new folder, and return its files."""
     local = local_path(folder)
-    if isinstance(rows, DrawnBags) and local is not None:
+    if isinstance(rows, DrawnBags) and local is not None and not _asks_for_more(rows.spark):
         try:
             written = rows.write(local)
             commit_first(local, written, comments, {CERTIFICATE_PROPERTY: certificate}, transaction)
@@ -130,6 +132,11 @@ def _write(
         writer = writer.option(name, value)
     writer.tableProperty(CERTIFICATE_PROPERTY, certificate).create()
     return list(df.sparkSession.read.format("delta").load(folder).inputFiles())
+
+
+def _asks_for_more(spark: SparkSession) -> bool:
+    """Whether the session gives new tables properties, which may change how they are written: only Delta knows."""
+    return any(key.startswith(_TABLE_DEFAULTS) for key in spark.conf.getAll)
 
 
 @contextmanager
@@ -163,10 +170,19 @@ def check_output(spark: SparkSession, path: str) -> None:
 
     Raises
     ------
+    ConfigError
+        If the path itself is a link or a mount point.
     EnvironmentFault
-        If it can't.
+        If nothing can.
     """
     target = _qualified(spark, path)
+    local = local_path(target)
+    if local is not None and (os.path.islink(local) or os.path.ismount(local)):
+        raise ConfigError(
+            f"{path} is a {'link' if os.path.islink(local) else 'mount point'}, which a release can't be moved to",
+            path="output.path",
+            remedy="Give a path behind it, where nothing is yet.",
+        )
     remove_abandoned(spark, target)
     remove(spark, _new_staging(spark, path, target))
 

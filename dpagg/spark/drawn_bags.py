@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -176,9 +178,11 @@ def commit_first(
     }
     log = Path(folder, "_delta_log")
     log.mkdir()
+    _let_read(log, folder)
     for ending, lines in (("json", actions), ("crc", [checksum])):
         text = "".join(json.dumps(each) + "\n" for each in lines)
         (log / f"{0:020}.{ending}").write_text(text, encoding="utf-8")
+        _let_read(log / f"{0:020}.{ending}", folder)
 
 
 def _write_file(folder: str, batches: Iterable[pa.RecordBatch]) -> WrittenFile:
@@ -190,4 +194,13 @@ def _write_file(folder: str, batches: Iterable[pa.RecordBatch]) -> WrittenFile:
         for batch in batches:
             writer.write_batch(batch)
             num_rows += batch.num_rows
+    _let_read(path, folder)
     return WrittenFile(name, os.path.getsize(path), num_rows)
+
+
+def _let_read(path: str | Path, folder: str) -> None:
+    """Give whoever may read the folder, which Hadoop made, the same rights to what is in it."""
+    mode = stat.S_IMODE(os.stat(folder).st_mode)
+    # File systems without rights refuse this.
+    with suppress(OSError):
+        os.chmod(path, mode if os.path.isdir(path) else mode & 0o666)

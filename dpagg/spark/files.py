@@ -129,6 +129,8 @@ def remove_unlisted(spark: SparkSession, folder: str, listed: Iterable[str], end
 def move_new(spark: SparkSession, source: str, target: str, shown: str) -> None:
     """Move a folder to a path where nothing is, in one step where the file system has one.
 
+    On a mounted file system the folder is made durable first: what is there after a power cut is whole.
+
     Raises
     ------
     ConfigError
@@ -145,7 +147,9 @@ def move_new(spark: SparkSession, source: str, target: str, shown: str) -> None:
     if local is not None:
         # The system's own rename refuses a folder that holds anything; Hadoop's would copy into it.
         try:
+            make_durable(cast(str, local_path(source)))
             os.rename(cast(str, local_path(source)), local)
+            _sync(os.path.dirname(local))
         except OSError as error:
             if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
                 raise taken from None
@@ -168,6 +172,37 @@ def local_path(uri: str) -> str | None:
     """Return the path of a folder on a mounted file system, None for one that is elsewhere."""
     # Hadoop writes paths as they are, without escapes.
     return "/" + uri.removeprefix("file:").lstrip("/") if uri.startswith("file:") else None
+
+
+def make_durable(folder: str, since: float = 0.0) -> None:
+    """Have a mounted file system write the files of a folder that changed at that time or later, and their names.
+
+    Raises
+    ------
+    OSError
+        If it can't; some say only now that the disk is full.
+    """
+    for parent, _, names in os.walk(folder, topdown=False):
+        for name in names:
+            path = os.path.join(parent, name)
+            # Others may be at work in a ledger's folder: what they moved away is not ours.
+            with suppress(FileNotFoundError, PermissionError):
+                if os.stat(path).st_mtime >= since:
+                    _sync(path)
+        _sync(parent)
+    _sync(os.path.dirname(folder))
+
+
+def _sync(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Some file systems have no such thing for a folder.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def _host() -> str:

@@ -14,11 +14,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from dpagg.errors import PrivacyError
+from dpagg.errors import EnvironmentFault, PrivacyError
 from dpagg.ledger import Conflict, Entry
 from dpagg.ledger.entries import START, VERSION, check_chain, parse_entry, unknown_version
 from dpagg.spark.engines import spark_faults
-from dpagg.spark.files import file_system, hadoop_path, is_empty_folder, qualified, read_bytes, write_bytes
+from dpagg.spark.files import (
+    file_system,
+    hadoop_path,
+    is_empty_folder,
+    local_path,
+    make_durable,
+    qualified,
+    read_bytes,
+    write_bytes,
+)
 
 _LOG = logging.getLogger(__name__)
 
@@ -35,6 +44,8 @@ _PROPERTIES = {
     "delta.checkpointInterval": "100",
     "dpagg.ledger": str(VERSION),
 }
+# Clocks of a file system and of this process differ by less.
+_CLOCK_SECONDS = 60.0
 # They change files and no row.
 _HARMLESS = {"OPTIMIZE", "VACUUM START", "VACUUM END"}
 _OURS = "UPDATE"
@@ -151,6 +162,7 @@ class DeltaStore:
 
     def append(self, entries: Sequence[Entry], previous: str) -> None:
         """See `dpagg.ledger.store.Store`."""
+        began = time.time()
         if self._seen is None or self._seen.last != previous:
             self.read()
         seen = self._seen
@@ -165,6 +177,21 @@ class DeltaStore:
                 raise
             finally:
                 self._seen = None
+        self._keep(began)
+
+    def _keep(self, began: float) -> None:
+        """Make an append durable, so that no release outlives its entry; elsewhere than on a disk it is already."""
+        local = local_path(self._path)
+        if local is None:
+            return
+        try:
+            make_durable(local, began - _CLOCK_SECONDS)
+        except OSError as error:
+            raise EnvironmentFault(
+                f"the ledger was written, but its disk does not keep it: {error.strerror}",
+                path="ledger.path",
+                remedy="Mend the disk, then run again: a rerun knows how far the last run came.",
+            ) from None
 
     def _commit(self, seen: _Seen, entries: Sequence[Entry]) -> None:
         """Replace the table's files by one with the entries and a head that names the version it makes.

@@ -1,19 +1,22 @@
 """Bags that tasks write themselves: the table that Spark's writer makes, and nothing else in the folder."""
 
+import errno
 import json
 import os
+import stat
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from dpagg.errors import EnvironmentFault
+from dpagg.errors import ConfigError, EnvironmentFault
 from dpagg.kernels.rows import RowRule
 from dpagg.kernels.schema import Label, Numeric, Schema
 from dpagg.kernels.streams import Secret
 from dpagg.kernels.weights import BAGS_PER_CHUNK, Finish
-from dpagg.spark.delta import publish, published_certificate, read_certificate
+from dpagg.spark.delta import check_output, publish, published_certificate, read_certificate
 from dpagg.spark.drawn_bags import DrawnBags
 
 COMMENTS = {"bag_id": "number", "features": "sums", "label": "sum of `labels`"}
@@ -98,4 +101,71 @@ def test_a_folder_that_vanishes_is_no_release(spark, tmp_path, monkeypatch, num_
     monkeypatch.setattr(DrawnBags, "write", lambda bags, folder: original(bags, folder + "/gone"))
     with pytest.raises(EnvironmentFault, match="while the release was written"):
         publish(drawn(spark, num_bags), str(tmp_path / "out"), PROMISE, COMMENTS)
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_a_session_asks_of_new_tables_is_heeded(spark, tmp_path):
+    spark.conf.set("spark.databricks.delta.properties.defaults.appendOnly", "true")
+    publish(drawn(spark, 2 * BAGS_PER_CHUNK), str(tmp_path / "out"), PROMISE, COMMENTS)
+    detail = spark.sql(f"DESCRIBE DETAIL delta.`{tmp_path}/out`").first()
+    assert detail["properties"]["delta.appendOnly"] == "true"
+    assert spark.read.format("delta").load(str(tmp_path / "out")).count() == 2 * BAGS_PER_CHUNK
+
+
+@pytest.mark.parametrize("name", ["to_folder", "to_nothing", "mount"])
+def test_where_nothing_can_be_moved_to_is_refused_before_a_label_is_read(spark, tmp_path, name):
+    path = tmp_path / name if name != "mount" else Path("/proc")
+    if name != "mount":
+        path.symlink_to(tmp_path / "folder")
+    if name == "to_folder":
+        (tmp_path / "folder").mkdir()
+    with pytest.raises(ConfigError, match="mount point" if name == "mount" else "is a link"):
+        check_output(spark, str(path))
+    (tmp_path / "real").mkdir()
+    (tmp_path / "parent").symlink_to(tmp_path / "real")
+    publish(drawn(spark, 70), str(tmp_path / "parent" / "out"), PROMISE, COMMENTS)
+    assert published_certificate(spark, str(tmp_path / "real" / "out")) == PROMISE
+
+
+def test_whoever_reads_its_certificate_can_read_the_table(spark, tmp_path):
+    """A service with a strict umask: Hadoop makes folders and certificate by its own."""
+    before = os.umask(0o077)
+    try:
+        publish(drawn(spark, 70), str(tmp_path / "out"), PROMISE, COMMENTS)
+    finally:
+        os.umask(before)
+    found = {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    assert found == {stat.S_IMODE((tmp_path / "out" / "_certificate.json").stat().st_mode)}
+    folders = {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "out", tmp_path / "out" / "_delta_log")}
+    assert len(folders) == 1
+
+
+def test_a_release_is_on_disk_before_anybody_sees_it(spark, tmp_path, monkeypatch):
+    """A power cut leaves a whole release or none; that nothing else is written first can't be run, so it is watched."""
+    done, sync, rename = [], os.fsync, os.rename
+
+    def watched_sync(descriptor):
+        done.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        sync(descriptor)
+
+    def watched_rename(source, target):
+        done.append(None)
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", watched_sync)
+    monkeypatch.setattr(os, "rename", watched_rename)
+    publish(drawn(spark, 2 * BAGS_PER_CHUNK), str(tmp_path / "out"), PROMISE, COMMENTS)
+    assert done.count(None) == 1 and done[-2:] == [None, str(tmp_path)]
+    synced = {Path(path).name for path in done[:-2]}
+    assert {path.name for path in (tmp_path / "out").rglob("*")} <= synced
+    assert any(name.startswith(".out.") for name in synced)
+
+
+def test_a_disk_that_is_full_only_now_leaves_no_release(spark, tmp_path, monkeypatch):
+    def full(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(EnvironmentFault, match="No space left"):
+        publish(drawn(spark, 70), str(tmp_path / "out"), PROMISE, COMMENTS)
     assert os.listdir(tmp_path) == []
