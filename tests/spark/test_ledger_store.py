@@ -1,5 +1,7 @@
 """The ledger in a Delta table: what comes back, who wins, and what is noticed."""
 
+import errno
+import os
 import shutil
 import threading
 from pathlib import Path
@@ -7,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dpagg.accounting import GaussianRelease
-from dpagg.errors import DataError, PrivacyError
+from dpagg.errors import DataError, EnvironmentFault, PrivacyError
 from dpagg.ledger import Conflict, Entry, Ledger, Request
 from dpagg.ledger.entries import START
 from dpagg.spark.ledger_store import DeltaStore
@@ -38,6 +40,28 @@ def test_a_charge_goes_its_way_and_another_process_reads_it(spark, path):
     assert book.head == last.hash
     [charge] = book.charges("ads")
     assert charge.state == "settled" and charge.event == GaussianRelease(mu=0.1)
+
+
+def test_an_append_is_on_disk_when_it_returns(spark, path, monkeypatch):
+    """A power cut can't be run: what is written through is watched. A disk that fails then is no success."""
+    synced, sync = set(), os.fsync
+
+    def watched(descriptor):
+        synced.add(os.readlink(f"/proc/self/fd/{descriptor}"))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    charged(spark, path, 1)
+    assert {str(file) for file in Path(path).rglob("*")} | {path, str(Path(path).parent)} <= synced
+
+    def failing(_):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", failing)
+    with pytest.raises(EnvironmentFault, match="its disk does not keep it"):
+        Ledger(DeltaStore(spark, path)).charge(request("r2"))
+    # It counts all the same.
+    assert len(Ledger(DeltaStore(spark, path)).book().charges("ads")) == 2
 
 
 def test_who_decided_on_an_old_head_adds_nothing(spark, path):
