@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import pickle
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Any, Protocol, Self, TypeAlias, TypeVar, cast
 
 import numpy as np
@@ -250,9 +251,11 @@ def _merge_plain(
             except Exception:  # Spark's reader finds out what it is, and its text is dealt with
                 yield b""
 
-    with spark_faults():
+    found: list[bytes] = []
+    # A file may end the process that reads it, too. Where it is Spark that fails, its reader meets that again.
+    with suppress(EnvironmentFault), spark_faults():
         found = context.parallelize(tasks, len(tasks)).mapPartitions(states).collect()
-    if not all(found):
+    if not found or not all(found):
         plain.files.are_usable = False
         return None
     merged: M = pickle.loads(found[0])

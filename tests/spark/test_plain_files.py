@@ -1,6 +1,7 @@
 """Passes over Parquet files that tasks read themselves: the same rows as Spark's reader, or its reader after all."""
 
 import dataclasses
+import os
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +15,7 @@ from dpagg.kernels.leverage import subspace
 from dpagg.kernels.rows import RowRule
 from dpagg.kernels.schema import Categorical, Hashed, Label, Numeric, Schema
 from dpagg.spark import plain_files as module
+from dpagg.spark.engines import tree_merge
 from dpagg.spark.plain_files import PlainFiles, PlainTable, UnlikeTheTable, largest_task, plain_files, read_pieces
 from dpagg.spark.reading import read_table
 from dpagg.spark.rows import SparkRows
@@ -177,6 +179,25 @@ def test_damage_is_told_by_sparks_reader(spark, folder, damage):
         assert rows.plain.files.are_usable  # no label was read
         rows.labelled_pass(RowRule(SCHEMA, released=subspace(np.eye(len(SCHEMA.columns)))))
     assert not rows.plain.files.are_usable
+
+
+class Counted(int):
+    """A number of rows, as a pass merges it."""
+
+    def merge(self, other):
+        return Counted(self + other)
+
+
+def test_a_file_that_ends_the_process_goes_to_sparks_reader(spark, folder):
+    plain, _ = both(spark, folder)
+
+    def count(batches):
+        if getattr(batches, "__name__", "") == "read_pieces":
+            os._exit(1)  # as a fault in the library that decodes it would
+        return Counted(sum(batch.num_rows for batch in batches))
+
+    assert tree_merge(plain.df, count, 8, plain.plain) == 1500
+    assert not plain.plain.files.are_usable
 
 
 @pytest.mark.parametrize("cells", [pa.array(["1"]), pa.array([True]), pa.array([1], pa.decimal128(5, 2))])
