@@ -244,5 +244,5 @@ def test_defaults_of_the_session_make_no_other_table(spark, path):
     assert len(charged(spark, path, 2).book().entries) == 4
     made = spark.sql(f"DESCRIBE DETAIL delta.`{path}`").first()
     assert (made.minReaderVersion, made.minWriterVersion) == (1, 2)
-    assert made.properties["delta.checkpointInterval"] == "100"
+    assert made.properties["delta.checkpointInterval"] == "1000"
     assert "delta.enableDeletionVectors" not in made.properties
