@@ -62,7 +62,7 @@ def summary_grid(result: Mapping[str, Any]) -> Grid:
         "noise on each label",
         "best Sampled-WTD-FLAG",
     )
-    return Grid("At ε = 1: bags allowed over those of the papers' bounds, and mean excess shares", head, tuple(rows))
+    return Grid("At ε = 1: bags allowed over those of the papers' bounds, and excess shares, ± 95 %", head, tuple(rows))
 
 
 def reasons(result: Mapping[str, Any]) -> list[str]:
@@ -90,28 +90,39 @@ _RIVALS = (
 
 
 def remarks(result: Mapping[str, Any]) -> list[str]:
-    """Return where a simpler mechanism, or another of the same kind, does better on average, in words."""
-    worse: dict[tuple[str, str], list[str]] = {}
+    """Return where a simpler mechanism, or another of the same kind, does better, in words."""
+    worse: dict[tuple[str, str, bool], list[str]] = {}
     useless = []
     for table in result["tables"]:
-        means: dict[float, dict[str, float]] = {}
+        best: dict[float, dict[str, Mapping[str, Any]]] = {}
         for each in table.get("losses", []):
             if "refused" not in each:
-                here = means.setdefault(each["epsilon"], {})
-                name = each["mechanism"]
-                here[name] = min(here.get(name, float("inf")), each["excess_share"]["mean"])
+                here, share = best.setdefault(each["epsilon"], {}), each["excess_share"]
+                if share["mean"] < here.get(each["mechanism"], {"mean": float("inf")})["mean"]:
+                    here[each["mechanism"]] = share
         for ours, other in _RIVALS:
-            where = [e for e, here in means.items() if ours in here and other in here and here[other] < here[ours]]
-            if where:
-                worse.setdefault((ours, other), []).append(_places(table, where))
-        hopeless = [epsilon for epsilon, here in means.items() if min(here.values()) >= 1.0]
+            both = {e: (here[ours], here[other]) for e, here in best.items() if ours in here and other in here}
+            for beyond in (True, False):
+                where = [
+                    epsilon
+                    for epsilon, (own, others) in both.items()
+                    if others["mean"] < own["mean"] and (_end(others, 1) < _end(own, -1)) == beyond
+                ]
+                if where:
+                    worse.setdefault((ours, other, beyond), []).append(_places(table, where))
+        hopeless = [epsilon for epsilon, here in best.items() if min(share["mean"] for share in here.values()) >= 1.0]
         if hopeless:
             useless.append(_places(table, hopeless))
     found = []
-    for (ours, other), places in worse.items():
-        best = ", at its best bag size," if ours == "sampled-wtd-flag" else ""
-        found.append(f"{NAMES[ours]}{best} loses more on average than {NAMES[other]}: {'; '.join(places)}.")
+    for (ours, other, beyond), places in sorted(worse.items(), key=lambda item: not item[0][2]):
+        at = ", at its best bag size," if ours == "sampled-wtd-flag" else ""
+        how = "beyond the intervals of both" if beyond else "on average, within the intervals"
+        found.append(f"{NAMES[ours]}{at} loses more than {NAMES[other]}, {how}: {'; '.join(places)}.")
     return found + ([f"No mechanism is better than a constant: {'; '.join(useless)}."] if useless else [])
+
+
+def _end(interval: Mapping[str, Any], side: int) -> float:
+    return float(interval["mean"]) + side * float(interval["half_width"] or 0.0)
 
 
 def _places(table: Mapping[str, Any], epsilons: Sequence[float]) -> str:
@@ -217,7 +228,10 @@ def _ratio(value: float | None) -> str:
 
 
 def _mean(share: Mapping[str, Any] | None) -> str:
-    return "" if share is None else number(share["mean"], 2)
+    if share is None:
+        return ""
+    half = share["half_width"]
+    return number(share["mean"], 2) + ("" if half is None else f" ± {number(half, 1)}")
 
 
 def _shown(interval: Mapping[str, Any]) -> str:

@@ -21,6 +21,7 @@ from dpagg.experiments.label_dp.cells import Cells
 from dpagg.experiments.label_dp.label_files import find_census, find_criteo
 from dpagg.experiments.label_dp.report import BEGIN, END, write_readme, write_report
 from dpagg.experiments.label_dp.results import interval, summarise
+from dpagg.experiments.label_dp.tables import remarks
 from dpagg.regression.planning import relative_excess_loss
 
 FACTS = {
@@ -209,6 +210,16 @@ def test_checks_notice_losses_that_rise_with_epsilon() -> None:
     assert not summarise([table])["tables"][0]["checks"]["falls_with_epsilon_within_intervals"]["wtd-flag"]
 
 
+def test_a_difference_within_the_intervals_is_said_to_be_one() -> None:
+    table = a_table()
+    table["found"] = [each for each in table["found"] if each["asked"]["what"] != "label-gaussian"]
+    table["found"] += drawn("label-gaussian", [0.19, 0.2, 0.18], epsilon=0.1)
+    table["found"] += drawn("label-gaussian", [0.01, 0.01, 0.01], epsilon=1.0)
+    said = " ".join(remarks(summarise([table])))
+    assert "LabelGaussian, on average, within the intervals: <b>A</b> & co at ε = 0.1." in said
+    assert "LabelGaussian, beyond the intervals of both: <b>A</b> & co at ε = 1." in said
+
+
 def test_page_and_tables_say_what_is_made_up_and_that_nothing_is_private(tmp_path) -> None:
     result = summarise([a_table(), a_table(is_synthetic=False, title="B")], skipped={"networks": "no jax"})
     json.dumps(result, allow_nan=False)
@@ -217,7 +228,8 @@ def test_page_and_tables_say_what_is_made_up_and_that_nothing_is_private(tmp_pat
     assert "Not private" in page and "SYNTHETIC: &lt;b&gt;A&lt;/b&gt; &amp; co" in page and "<b>A</b>" not in page
     assert "SYNTHETIC: B" not in page and "no jax" in page and "2 malformed lines were left out" in page
     assert "NOT PRIVATE" in text and "## SYNTHETIC: <b>A</b>" in text and "| refused |" in text
-    assert "Sampled-WTD-FLAG, at its best bag size, loses more on average than noise on each label: <b>A</b>" in text
+    beyond = "loses more than noise on each label, beyond the intervals of both: <b>A</b>"
+    assert f"Sampled-WTD-FLAG, at its best bag size, {beyond}" in text
     assert "labels and predictions of at most B" in text  # why the exact accounting allows fewer
     assert not re.search(r"<script|https?://(?!www\.w3\.org)", page)
     for name in ("bags-allowed", "excess-share", "test-mse", "factor", "networks"):
