@@ -90,10 +90,10 @@ class Frozen:
         self._processes: list[int] = []
         first = until(lambda: self._begun(occurrence), f"stage {occurrence} of {stage_name}")
         active = [name for name, each in session.executors().items() if each["isActive"]]
-        stopped = {name: self._stop(session.executor_process(name)) for name in active}
-        self._processes = [process for each in stopped.values() for process in each]
+        executors = {name: session.executor_process(name) for name in active}
+        stopped: dict[str, list[int]] = {name: [] for name in active}
         session.frozen.append(self)
-        self.task = until(lambda: self._hanging(first), f"a task of {stage_name} that hangs")
+        self.task = until(lambda: self._hanging(first, executors, stopped), f"a task of {stage_name} that hangs")
         self.stage, self.executor = int(self.task["stageId"]), str(self.task["executorId"])
         for name, processes in stopped.items():
             if name != self.executor:
@@ -128,11 +128,21 @@ class Frozen:
         _signal(workers, signal.SIGSTOP)
         return [*workers, *daemons]
 
-    def _hanging(self, first: int) -> dict[str, Any] | None:
-        """A task that is still running after a while."""
+    def _hanging(self, first: int, executors: dict[str, int], stopped: dict[str, list[int]]) -> dict[str, Any] | None:
+        """A task that still runs a while after all was stopped; an executor may start another Python meanwhile."""
+        self._stop_all(executors, stopped)
         before = {each["taskId"] for each in self._running(first)}
         time.sleep(1.0)
-        return next((each for each in self._running(first) if each["taskId"] in before), None)
+        found = next((each for each in self._running(first) if each["taskId"] in before), None)
+        return None if self._stop_all(executors, stopped) else found
+
+    def _stop_all(self, executors: dict[str, int], stopped: dict[str, list[int]]) -> bool:
+        """Stop what runs, and return whether anything was new."""
+        known = set(self._processes)
+        for name, executor in executors.items():
+            stopped[name] = self._stop(executor)
+        self._processes = sorted(known.union(*stopped.values()))
+        return set(self._processes) != known
 
     def _running(self, first: int) -> list[dict[str, Any]]:
         active = [each for each in self._session.stages(first - 1) if each["status"] == "ACTIVE"]
