@@ -256,12 +256,15 @@ class Ledger:
                 wanted = [{"kind": OPENED, "body": {"ledger": secrets.token_hex(16)}}, *wanted]
             previous = book.head
             entries = self._chained(book, wanted)
+            # It holds these by now; if they can't be stored, who asks again must not find them in it.
+            self._seen = Book()
             try:
                 self._store.append(entries, previous)
             except Conflict:
                 # Full jitter: those that met once should not meet again.
                 self._sleep(random.SystemRandom().uniform(0.0, min(_LONGEST_WAIT, 0.1 * 2**attempt)))
                 continue
+            self._seen = book
             return entries
         raise EnvironmentFault(
             f"other runs were faster {_ATTEMPTS} times in writing to the ledger",

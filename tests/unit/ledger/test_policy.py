@@ -203,6 +203,27 @@ def test_from_publishing_a_rerun_is_charged_again_and_settling_twice_is_none():
     assert len(Book(store.read()).charges("ads")) == 2
 
 
+def test_what_could_not_be_stored_is_not_there_when_the_same_run_asks_again():
+    class Failing(Memory):
+        fails = False
+
+        def append(self, entries, previous):
+            if self.fails:
+                raise EnvironmentFault("full")
+            super().append(entries, previous)
+
+    store = Failing()
+    ledger = Ledger(store)
+    receipt = ledger.charge(request())
+    store.fails = True
+    for _ in range(2):
+        with pytest.raises(EnvironmentFault):
+            ledger.publishing(receipt)
+    store.fails = False
+    ledger.publishing(receipt)
+    assert [entry.kind for entry in store.read()][-2:] == ["reserved", "publishing"]
+
+
 def test_who_is_always_slower_gives_up():
     class Busy(Memory):
         def append(self, entries, previous):
