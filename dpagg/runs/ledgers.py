@@ -122,7 +122,9 @@ def check_ledger(
         whole = [commit["version"] for commit in reversed(history)] == list(range(len(history)))
         strange = sorted({commit["operation"] for commit in history} - store.expected_operations)
         whole = bool(history) and whole and not strange
-        found = f"{len(history):,} commits" + (f", among them {', '.join(strange)}" if strange else "")
+        found = f"{len(history):,} commits" + (
+            f", among them {', '.join(strange)}, not by this dpagg" if strange else ""
+        )
         checks.append(
             {"check": "history from its first commit", "holds": bool(history) and whole and not strange, "found": found}
         )

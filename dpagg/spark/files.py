@@ -6,8 +6,8 @@ import errno
 import os
 import secrets
 import socket
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, cast
 
 from py4j.protocol import Py4JError
@@ -191,6 +191,40 @@ def make_durable(folder: str, since: float = 0.0) -> None:
                     _sync(path)
         _sync(parent)
     _sync(os.path.dirname(folder))
+
+
+@contextmanager
+def locked(path: str) -> Iterator[bool | None]:
+    """Hold a lock on a file of a mounted file system, made if it isn't there; it ends with the process at the latest.
+
+    Yields
+    ------
+    bool or None
+        Whether it is held; False if another one holds it, None where the file system knows no locks.
+
+    Raises
+    ------
+    OSError
+        If the file can't be made or opened.
+    """
+    import fcntl
+
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    except PermissionError:
+        # Another user's: a disk of this machine locks it all the same.
+        descriptor = os.open(path, os.O_RDONLY)
+    held: bool | None = True
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            held = False
+        except OSError:
+            held = None
+        yield held
+    finally:
+        os.close(descriptor)
 
 
 def _sync(path: str) -> None:

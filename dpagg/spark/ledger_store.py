@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from dpagg.errors import EnvironmentFault, PrivacyError
@@ -21,11 +24,12 @@ from dpagg.spark.engines import spark_faults
 from dpagg.spark.files import (
     file_system,
     hadoop_path,
-    is_empty_folder,
     local_path,
+    locked,
     make_durable,
     qualified,
     read_bytes,
+    remove,
     write_bytes,
 )
 
@@ -36,12 +40,13 @@ _HEAD = "head"
 _SCHEMA = pa.schema([("id", pa.string()), ("sequence", pa.int64()), ("hash", pa.string()), ("content", pa.string())])
 _DDL = "id string, sequence bigint, hash string, content string"
 # The log is the witness of what was done to the table; 100 years, in the unit that Delta takes. A checkpoint takes a
-# fresh JVM five seconds, and each commit has a checksum file that says as much.
+# fresh JVM five seconds, and each commit has a checksum file that says as much; but 400 commits after one that is older
+# than a day Delta begins to compare that with the whole log, before each commit.
 _PROPERTIES = {
     "delta.logRetentionDuration": "interval 36500 days",
     "delta.enableExpiredLogCleanup": "false",
     "delta.isolationLevel": "Serializable",
-    "delta.checkpointInterval": "1000",
+    "delta.checkpointInterval": "300",
     "dpagg.ledger": str(VERSION),
 }
 # Clocks of a file system and of this process differ by less.
@@ -52,6 +57,9 @@ _OURS = "UPDATE"
 # Several drivers may overwrite each other's commit there unless another log store is configured.
 _NOT_ATOMIC = ("s3", "s3a", "s3n")
 _FIRST = "00000000000000000000.json"
+_PART = "part-"
+# What Hadoop says of a file that is not there any more, or not as it was.
+_LOST = ("FileNotFoundException", "ChecksumException")
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +81,9 @@ class DeltaStore:
     a MERGE of these two rows comes to, but the first MERGE of a JVM takes five seconds, nearly all of them for loading
     and compiling the code that plans it. A process that ends before its commit, or loses, leaves a file that no
     version lists; VACUUM removes it.
+
+    On a mounted disk Delta looks whether a version is there and then renames its file to it, which of two processes at
+    the same moment lets both win: there a lock is held meanwhile.
 
     Parameters
     ----------
@@ -106,19 +117,20 @@ class DeltaStore:
         """
         self._seen = None
         with spark_faults("while the ledger was read", path="ledger.path"):
-            there = self._is_there()
-            if there:
-                self._require_whole_log()
+            self._require_whole_log()
             snapshot = self._delta_log().update(False, self._none(), self._none())
             version = int(snapshot.version())
-            if not there:
+            # Another process may have made it since the look at the folder: only the version counts.
+            if version < 0:
                 self._seen = _Seen(snapshot, version, [], [], START)
                 return ()
             properties = snapshot.metadata().configuration()
             self._check_format(properties.getOrElse("dpagg.ledger", None) if properties.contains("dpagg.ledger") else 0)
             files = self._files(snapshot)
-            rows = self._rows_of(files)
+            rows = [row for file in files for row in self._rows_of(self._absolute(file))]
         head = [row for row in rows if row["id"] == _HEAD]
+        if any(value is None for row in rows for value in row.values()):
+            raise _tampered("a row of its table lacks a value")
         batches = sorted((row for row in rows if row["id"] != _HEAD), key=lambda row: int(row["sequence"]))
         entries = tuple(self._entry(line) for row in batches for line in row["content"].split("\n"))
         last = check_chain(entries)
@@ -142,16 +154,20 @@ class DeltaStore:
             return [listed.get().apply(i) for i in range(listed.get().size())]
         return list(snapshot.allFiles().collectAsList())
 
-    def _rows_of(self, files: Sequence[Any]) -> list[dict[str, Any]]:
-        """Return the rows of a version: a few thousand short ones after years, in one file or a few."""
+    def _absolute(self, file: Any) -> str:
         jvm: Any = self._spark.sparkContext._jvm
         absolute = jvm.org.apache.spark.sql.delta.util.DeltaFileOperations.absolutePath
-        paths = [str(absolute(self._path, file.path()).toString()) for file in files]
+        return str(absolute(self._path, file.path()).toString())
+
+    def _rows_of(self, path: str) -> list[dict[str, Any]]:
+        """Return the rows of a file: a few thousand short ones after years."""
         try:
-            tables = [pq.read_table(pa.BufferReader(read_bytes(self._spark, path)), schema=_SCHEMA) for path in paths]
-        except (pa.ArrowException, OSError):
-            raise _tampered("a file of its table can't be read") from None
-        return [row for table in tables for row in table.to_pylist()]
+            found = pq.read_table(pa.BufferReader(read_bytes(self._spark, path)), schema=_SCHEMA).to_pylist()
+        except (pa.ArrowException, OSError, Py4JError) as error:
+            if isinstance(error, Py4JError) and not any(word in str(error) for word in _LOST):
+                raise
+            raise _tampered("a file of its table is missing or damaged") from None
+        return cast(list[dict[str, Any]], found)
 
     def _entry(self, text: str) -> Entry:
         """Parse a line once: a run reads the ledger several times, and lines don't change."""
@@ -163,12 +179,13 @@ class DeltaStore:
     def append(self, entries: Sequence[Entry], previous: str) -> None:
         """See `dpagg.ledger.store.Store`."""
         began = time.time()
-        if self._seen is None or self._seen.last != previous:
-            self.read()
         seen = self._seen
         if seen is None or seen.last != previous:
+            self.read()
+            seen = self._seen
+        if seen is None or seen.last != previous:
             raise Conflict
-        with spark_faults("while the ledger was written", path="ledger.path"):
+        with spark_faults("while the ledger was written", path="ledger.path"), self._alone():
             try:
                 self._commit(seen, entries)
             except Exception as error:
@@ -178,6 +195,36 @@ class DeltaStore:
             finally:
                 self._seen = None
         self._keep(began)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep others on a mounted disk from committing: its rename, unlike those of HDFS and clouds, replaces a file.
+
+        Who finds another one at it has lost anyhow and doesn't wait.
+        """
+        folder = local_path(self._path)
+        if folder is None:
+            yield
+            return
+        files, log = file_system(self._spark, self._path), f"{self._path}/_delta_log"
+        files.mkdirs(hadoop_path(self._spark, log))
+        try:
+            with locked(os.path.join(folder, "_delta_log", ".lock")) as is_ours:
+                if is_ours is None:
+                    _LOG.warning(
+                        "The file system of %s has no locks, and two drivers that commit at once may overwrite each "
+                        "other there: let one driver at a time use this ledger",
+                        folder,
+                    )
+                elif not is_ours:
+                    raise Conflict
+                yield
+        except OSError as error:
+            raise EnvironmentFault(
+                f"the ledger can't be written: {error.strerror}",
+                path="ledger.path",
+                remedy="Free space or mend the rights, then run again: a rerun knows how far the last run came.",
+            ) from None
 
     def _keep(self, began: float) -> None:
         """Make an append durable, so that no release outlives its entry; elsewhere than on a disk it is already."""
@@ -234,10 +281,15 @@ class DeltaStore:
 
     def _write(self, rows: pa.Table) -> dict[str, Any]:
         """Write a file of the table, and return what Delta's log says of it."""
-        name, sink = f"part-{uuid.uuid4()}.snappy.parquet", pa.BufferOutputStream()
+        name, sink = f"{_PART}{uuid.uuid4()}.snappy.parquet", pa.BufferOutputStream()
         pq.write_table(rows, sink, compression="snappy")
         content = sink.getvalue().to_pybytes()
-        write_bytes(self._spark, f"{self._path}/{name}", content)
+        try:
+            write_bytes(self._spark, f"{self._path}/{name}", content)
+        except Py4JError:
+            # Half a file, where there is no log yet, could be what is left of a ledger.
+            remove(self._spark, f"{self._path}/{name}")
+            raise
         file = {"path": name, "partitionValues": {}, "size": len(content), "modificationTime": int(time.time() * 1000)}
         return file | {"dataChange": True, "stats": json.dumps({"numRecords": rows.num_rows})}
 
@@ -259,27 +311,30 @@ class DeltaStore:
             for version, time, operation, read in found
         ]
 
-    def _is_there(self) -> bool:
-        files, path = file_system(self._spark, self._path), hadoop_path(self._spark, self._path)
-        if not files.exists(path) or is_empty_folder(self._spark, self._path):
-            return False
-        if not files.exists(hadoop_path(self._spark, f"{self._path}/_delta_log")):
-            raise _tampered("it is a folder without the log of a Delta table")
-        return True
-
     def _require_whole_log(self) -> None:
+        """Make sure that the first commit is there, or that there never was one."""
         files, log = file_system(self._spark, self._path), f"{self._path}/_delta_log"
         if files.exists(hadoop_path(self._spark, f"{log}/{_FIRST}")):
             return
-        names = [str(each.getPath().getName()) for each in files.listStatus(hadoop_path(self._spark, log))]
-        if not any(name.endswith((".json", ".parquet", ".crc")) for name in names):
-            raise PrivacyError(
-                "the ledger's log holds no commit: the very first run may have ended while it made the table, or "
-                "somebody emptied it; nothing is charged",
-                path="ledger.path",
-                remedy="If no release was charged to it yet, remove the folder and run again.",
-            )
-        raise _tampered("the beginning of its log is missing")
+        if any(name.endswith((".json", ".parquet", ".crc")) for name in self._names(log)):
+            raise _tampered("the beginning of its log is missing")
+        # A process may be at its first commit, or have been killed there: no release was made under one that is alone.
+        if not all(name == "_delta_log" or self._is_of_a_first_commit(name) for name in self._names(self._path)):
+            raise _tampered("it is a folder without the log of a Delta table")
+
+    def _names(self, folder: str) -> list[str]:
+        """Return the names in a folder, but for hidden ones; none if it isn't there."""
+        files, path = file_system(self._spark, folder), hadoop_path(self._spark, folder)
+        found = [str(each.getPath().getName()) for each in files.listStatus(path)] if files.exists(path) else []
+        return [name for name in found if not name.startswith(".")]
+
+    def _is_of_a_first_commit(self, name: str) -> bool:
+        path = f"{self._path}/{name}"
+        if not name.startswith(_PART):
+            return False
+        if file_system(self._spark, path).getFileStatus(hadoop_path(self._spark, path)).getLen() == 0:
+            return True
+        return any(row["id"] == _HEAD and _table_version(row["content"]) == 0 for row in self._rows_of(path))
 
     def _delta_log(self) -> Any:
         jvm: Any = self._spark.sparkContext._jvm

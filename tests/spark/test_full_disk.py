@@ -101,6 +101,16 @@ def test_no_room_for_the_ledger(disk, spark, tmp_path, monkeypatch, capfd, befor
     assert before_rerun in (None, promise) and json.loads(promise)["private"]
 
 
+def test_no_room_for_a_new_ledger(disk, spark, tmp_path, capfd):
+    folder, fill, free = disk
+    command = prepared(tmp_path, folder / "ledger", tmp_path / "out" / "release")
+    fill()
+    assert run(command) == 5
+    assert "ledger.path" in capfd.readouterr().err and not (tmp_path / "out" / "release").exists()
+    free()
+    assert run(command) == 0 and states(spark, folder / "ledger") == ["settled"]
+
+
 @pytest.mark.parametrize("what", ["data", "certificate"])
 def test_no_room_for_the_release(disk, spark, tmp_path, monkeypatch, capfd, what):
     folder, fill, free = disk

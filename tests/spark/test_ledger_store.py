@@ -6,13 +6,16 @@ import shutil
 import threading
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from dpagg.accounting import GaussianRelease
 from dpagg.errors import DataError, EnvironmentFault, PrivacyError
 from dpagg.ledger import Conflict, Entry, Ledger, Request
 from dpagg.ledger.entries import START
-from dpagg.spark.ledger_store import DeltaStore
+from dpagg.runs.ledgers import check_ledger
+from dpagg.spark.files import locked
+from dpagg.spark.ledger_store import _SCHEMA, DeltaStore, _rows
 
 
 def request(release, mu=0.1, partition="day", epsilon=1.0, **changes):
@@ -90,8 +93,11 @@ def test_rows_come_back_as_spark_reads_them(spark, path):
     assert DeltaStore(spark, path).read()[: len(entries)] == entries
     [live] = {each.rpartition("/")[2] for each in spark.read.format("delta").load(path).inputFiles()}
     (Path(path) / live).write_bytes(b"PAR1")
-    (Path(path) / f".{live}.crc").unlink()
-    with pytest.raises(PrivacyError, match="can't be read"):
+    for change in (Path(path) / f".{live}.crc", Path(path) / live):
+        with pytest.raises(PrivacyError, match="missing or damaged"):
+            DeltaStore(spark, path).read()
+        change.unlink()
+    with pytest.raises(PrivacyError, match="missing or damaged"):
         DeltaStore(spark, path).read()
 
 
@@ -137,6 +143,57 @@ def test_of_two_that_read_one_version_delta_lets_one_commit(spark, path, created
     assert [row["operation"] for row in fast.history()] == ["UPDATE"] * (created + 1)
 
 
+def test_on_a_mounted_disk_one_commits_at_a_time(spark, path, monkeypatch, caplog):
+    """Delta's own commit there is a look and a rename, between which another one may rename: both would win."""
+    ledger = charged(spark, path, 1)
+    store = DeltaStore(spark, path)
+    seen, files = store.read(), set(Path(path).rglob("*"))
+    entry = Entry(sequence=len(seen) + 1, kind="reserved", previous=seen[-1].hash, time="", run="x")
+    with locked(f"{path}/_delta_log/.lock") as is_ours, pytest.raises(Conflict):
+        assert is_ours
+        store.append([entry], entry.previous)
+    assert set(Path(path).rglob("*")) == files
+    # A file system without locks stops no driver, as S3 doesn't.
+    assert not caplog.records
+
+    def unknown(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", unknown)
+    ledger.charge(request("r1", partition="p1"))
+    assert "has no locks" in caplog.text and len(ledger.book().charges("ads")) == 2
+
+
+def test_a_ledger_that_another_process_makes_at_the_same_moment_is_found(spark, path):
+    class Slow(DeltaStore):
+        def _require_whole_log(self):
+            super()._require_whole_log()
+            if not Path(path).exists():
+                charged(spark, path, 1)
+
+    assert [entry.kind for entry in Slow(spark, path).read()] == ["opened", "dataset", "reserved"]
+
+
+def test_a_first_commit_that_was_cut_short_is_no_ledger_yet(spark, path):
+    """Its file is there before its version, for a moment or after a kill; nothing was released under it."""
+    store = DeltaStore(spark, path)
+    store.read()
+    store._write(
+        pa.Table.from_pylist(
+            _rows([Entry(sequence=1, kind="opened", previous=START, time="", run="x")], store._seen), _SCHEMA
+        )
+    )
+    (Path(path) / "part-cut.snappy.parquet").touch()
+    assert DeltaStore(spark, path).read() == ()
+    (Path(path) / "_delta_log").mkdir()
+    assert len(charged(spark, path, 1).book().charges("ads")) == 1
+    # One that has more than a first commit was made by somebody's hand.
+    charged(spark, path, 2)
+    shutil.rmtree(Path(path) / "_delta_log")
+    with pytest.raises(PrivacyError, match="without the log"):
+        DeltaStore(spark, path).read()
+
+
 @pytest.mark.slow
 def test_threads_race_and_the_budget_holds(spark, path):
     # Each takes epsilon 0.9 at most; two of them fit into 2.0 by their sum, and composition lets no fourth in.
@@ -173,6 +230,7 @@ def charged(spark, path, count=2):
     ("change", "said"),
     [
         ("UPDATE delta.`{path}` SET content = replace(content, 'p1', 'p9') WHERE sequence = 4", "not|chain"),
+        ("INSERT INTO delta.`{path}` VALUES ('x', NULL, NULL, NULL)", "lacks a value"),
         pytest.param("DELETE FROM delta.`{path}` WHERE sequence = 1", "chain", marks=pytest.mark.slow),
         pytest.param("DELETE FROM delta.`{path}` WHERE sequence = 4", "head|chain", marks=pytest.mark.slow),
         pytest.param("DELETE FROM delta.`{path}` WHERE id = 'head'", "head", marks=pytest.mark.slow),
@@ -196,7 +254,7 @@ def test_missing_history_is_noticed(spark, path, tmp_path):
         file.unlink()
     for file in (tmp_path / "ledger/_delta_log").glob(".*.crc"):
         file.unlink()
-    with pytest.raises(PrivacyError, match="holds no commit"):
+    with pytest.raises(PrivacyError, match="without the log"):
         ledger.book()
     shutil.rmtree(tmp_path / "ledger/_delta_log")
     with pytest.raises(PrivacyError, match="without the log"):
@@ -209,7 +267,29 @@ def test_maintenance_is_no_tampering(spark, path):
     spark.sql(f"OPTIMIZE delta.`{path}`")
     spark.sql(f"VACUUM delta.`{path}`")
     ledger.charge(request("r9", partition="p9"))
-    assert len(ledger.book().charges("ads")) == 3
+    # In between, too: the entry goes to a later version than its head names.
+    store = DeltaStore(spark, path)
+    seen = store.read()
+    spark.sql(f"VACUUM delta.`{path}`")
+    entry = Entry(
+        sequence=len(seen) + 1,
+        kind="dataset",
+        previous=seen[-1].hash,
+        time="",
+        run="x",
+        dataset="other",
+        body={"epsilon": 1.0, "delta": 1e-6, "adjacency": "change_one_label", "unit": "x", "disjoint": False},
+    )
+    store.append([entry], entry.previous)
+    assert [row["operation"] for row in store.history()[:3]] == ["UPDATE", "VACUUM END", "VACUUM START"]
+    assert set(ledger.book().terms) == {"ads", "other"}
+    # A checkpoint takes nothing from the history.
+    spark._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path).checkpoint()
+    ledger.charge(request("r10", partition="p10"))
+    assert len(ledger.book().charges("ads")) == 4 and check_ledger(spark, path)["holds"]
+    spark.sql(f"UPDATE delta.`{path}` SET id = id")
+    with pytest.raises(PrivacyError, match="UPDATE"):
+        ledger.book()
 
 
 def test_an_unknown_format_and_a_foreign_table_are_refused(spark, path, tmp_path):
@@ -244,5 +324,7 @@ def test_defaults_of_the_session_make_no_other_table(spark, path):
     assert len(charged(spark, path, 2).book().entries) == 4
     made = spark.sql(f"DESCRIBE DETAIL delta.`{path}`").first()
     assert (made.minReaderVersion, made.minWriterVersion) == (1, 2)
-    assert made.properties["delta.checkpointInterval"] == "1000"
+    # After so many commits without one Delta would compare the whole log with its checksum before each of ours.
+    compared = spark._jvm.org.apache.spark.sql.delta.sources.DeltaSQLConf.FORCED_CHECKSUM_VALIDATION_INTERVAL()
+    assert 100 < int(made.properties["delta.checkpointInterval"]) < compared.defaultValue().get()
     assert "delta.enableDeletionVectors" not in made.properties
